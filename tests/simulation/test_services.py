@@ -31,7 +31,7 @@ def judge(*registered: Registration) -> ServicesWorkload:
     """At 10 s of the world's time."""
     workload = ServicesWorkload.__new__(ServicesWorkload)
     workload.cluster = cast("Any", SimpleNamespace(loop=SimpleNamespace(now=10.0), tell=lambda *_: None))
-    workload.shard_ids, workload._fastest = [3], 1.0
+    workload.shard_ids, workload.fastest = [3], 1.0
     workload._registered = {one.address: one for one in registered}
     workload.outcomes = {"service-changes": 0}
     return workload

@@ -67,8 +67,8 @@ class Checker:
             require(
                 known == chain,
                 "log-matching",
-                truth.shard,
                 f"node {hosted.node} has another log than somebody before it up to {entry.next_offset}@{entry.term}",
+                truth.shard,
             )
 
     def cut(self, hosted: Watched) -> None:
@@ -76,8 +76,8 @@ class Checker:
         require(
             hosted.role is not Role.LEADER,
             "leader-append-only",
-            hosted.shard,
             f"node {hosted.node} cuts its own log while it leads term {hosted.term_seen}",
+            hosted.shard,
         )
 
     def durable_shrank(self, shard: ShardId) -> None:
@@ -107,9 +107,9 @@ class Checker:
         require(
             False,
             "durable-live" if truth.fence == "live" else "durable-majority",
-            truth.shard,
             f"everything before {end} is committed, but only nodes {holders(truth, nodes, end, chain)} of {list(nodes)} "
             "have it on disk",
+            truth.shard,
         )
 
     def _require_rule(self, truth: ShardTruth, hosted: Watched, end: int, chain: int) -> None:
@@ -130,8 +130,8 @@ class Checker:
             require(
                 len(there) >= needed or needed <= majority(len(most)),  # a majority was asked for above
                 "commit-rule",
-                truth.shard,
                 f"everything before {end} is committed by {rule}, but only nodes {there} of {list(most)} have it on disk",
+                truth.shard,
             )
 
     def _require_live(self, truth: ShardTruth, hosted: Watched, end: int, chain: int) -> None:
@@ -144,8 +144,8 @@ class Checker:
         require(
             len(own) >= truth.min_live,
             "min-live",
-            truth.shard,
             f"node {hosted.node} commits up to {end} with live set {list(own)}, fewer than {truth.min_live}",
+            truth.shard,
         )
 
     # -- roles ----------------------------------------------------------------------------------------------------
@@ -157,16 +157,16 @@ class Checker:
         require(
             known == hosted.node,
             "election-safety",
-            truth.shard,
             f"node {hosted.node} leads term {term}, which node {known} led or leads",
+            truth.shard,
         )
         end = truth.committed_before(term)
         require(
             hosted.log.start.offset >= end or hosted.log.chain_at(end) == truth.committed.chain_at(end),
             "leader-completeness",
-            truth.shard,
             f"node {hosted.node} leads term {term} with a log that ends at {hosted.log.end}, "
             f"but everything before {end} was committed in earlier terms",
+            truth.shard,
         )
 
     def committed(self, hosted: Watched, high_watermark: int) -> None:
@@ -179,26 +179,26 @@ class Checker:
         require(
             chain is None or chain == truth.committed.chain_at(high_watermark),
             "committed-immutable",
-            truth.shard,
             f"node {hosted.node} commits up to {high_watermark} what is not the committed log",
+            truth.shard,
         )
         require(
             chain is not None,
             "within-log",
-            truth.shard,
             f"node {hosted.node} commits up to {high_watermark}, which is not an end in its log",
+            truth.shard,
         )
 
     def _extend(self, truth: ShardTruth, hosted: Watched, end: int) -> None:
         old = truth.committed.end_offset
         where = f"node {hosted.node} (term {hosted.term_now()}) commits up to {end}"
         chain = hosted.log.chain_at(end)
-        require(chain is not None, "within-log", truth.shard, f"{where}, which is not an end in its log")
+        require(chain is not None, "within-log", f"{where}, which is not an end in its log", truth.shard)
         require(
             hosted.log.chain_at(old) == truth.committed.chain_at(old),
             "committed-immutable",
-            truth.shard,
             f"{where}, but its log differs from what is committed before {old}",
+            truth.shard,
         )
         for entry in hosted.log.read(old, end, 1 << 60):
             truth.committed.append((entry,))
@@ -208,21 +208,21 @@ class Checker:
         require(
             hosted.role is Role.LEADER,
             "durable-majority",
-            truth.shard,
             f"{where} before any leader did",
+            truth.shard,
         )
         term = hosted.term_now()
         require(
             truth.committed.end.term == term or truth.may_lose,  # there it is clipped to what is acknowledged
             "older-term",
-            truth.shard,
             f"{where}, an entry of term {truth.committed.end.term}",
+            truth.shard,
         )
         require(
             not truth.commit_ends or truth.commit_ends[-1][0] <= term,
             "promise-kept",
-            truth.shard,
             f"{where} after term {truth.commit_ends[-1][0] if truth.commit_ends else 0} has committed",
+            truth.shard,
         )
         if truth.commit_ends and truth.commit_ends[-1][0] == term:
             truth.commit_ends.pop()
@@ -249,9 +249,9 @@ class Checker:
         require(
             condition,
             "spoken-is-durable",
-            hosted.shard,
             f"node {hosted.node} sends {what}, but its disk has term {files.term}, vote {files.voted_for}, "
             f"log end {files.log.end.offset}@{files.log.end.term}",
+            hosted.shard,
         )
 
     def _ack_sent(self, hosted: Watched, message: Ack) -> None:
@@ -262,8 +262,8 @@ class Checker:
         require(
             message.term >= truth.promised.get(hosted.node, 0),
             "promise-kept",
-            truth.shard,
             f"node {hosted.node} acknowledges in term {message.term} after it promised {truth.promised.get(hosted.node)}",
+            truth.shard,
         )
         leader = truth.hosted.get(truth.leaders.get(message.term, -1))
         if leader is not None and leader.role is Role.LEADER and leader.term_now() == message.term:
@@ -271,8 +271,8 @@ class Checker:
             require(
                 own == chain or leader.log.start.offset > end.offset,
                 "ack-agrees",
-                truth.shard,
                 f"node {hosted.node} acknowledges up to {end.offset}@{end.term}, where leader {leader.node} has another log",
+                truth.shard,
             )
 
     def _append_sent(self, hosted: Watched, message: Append) -> None:
@@ -280,15 +280,15 @@ class Checker:
         require(
             truth.leaders.get(message.term) == hosted.node,
             "election-safety",
-            truth.shard,
             f"node {hosted.node} sends Append in term {message.term} and does not lead it",
+            truth.shard,
         )
         require(
             message.high_watermark <= truth.committed.end_offset,
             "durable-majority",
-            truth.shard,
             f"node {hosted.node} sends high watermark {message.high_watermark}, "
             f"committed is {truth.committed.end_offset}",
+            truth.shard,
         )
 
     def _promise_sent(self, hosted: Watched, message: NewTermReply) -> None:
@@ -313,8 +313,8 @@ class Checker:
         require(
             known == candidate,
             "one-vote",
-            truth.shard,
             f"node {hosted.node} votes for node {candidate} in term {message.term} after it voted for node {known}",
+            truth.shard,
         )
 
     # -- replicas after every step -----------------------------------------------------------------------------------
@@ -350,25 +350,25 @@ class Checker:
         require(
             term >= hosted.term_seen,
             "monotonic",
-            shard,
             f"{node}: term fell from {hosted.term_seen} to {term}",
+            shard,
         )
-        require(mark >= hosted.mark_seen, "monotonic", shard, f"{node}: high watermark fell to {mark}")
+        require(mark >= hosted.mark_seen, "monotonic", f"{node}: high watermark fell to {mark}", shard)
         own = hosted.log.end_offset
-        require(end == own, "within-log", shard, f"{node} believes its log ends at {end}, it ends at {own}")
+        require(end == own, "within-log", f"{node} believes its log ends at {end}, it ends at {own}", shard)
         require(
-            mark <= end, "within-log", shard, f"{node}: high watermark {mark} is beyond the log's end {end}"
+            mark <= end, "within-log", f"{node}: high watermark {mark} is beyond the log's end {end}", shard
         )
         require(
             mark <= committed,
             "durable-majority",
-            shard,
             f"{node} has high watermark {mark}, committed is {committed}",
+            shard,
         )
         where = (
             f"{node} believes its log durable up to {replica.log.durable_end}, which is not what its disk has"
         )
-        require(False, "within-log", shard, where)
+        require(False, "within-log", where, shard)
 
     # -- clients -----------------------------------------------------------------------------------------------------
 
@@ -378,6 +378,6 @@ class Checker:
         require(
             truth.may_lose,
             "no-loss",
-            truth.shard,
             f"node {hosted.node} has acknowledged [{from_offset}, {to_offset}) and cuts it off, and the rule loses nothing",
+            truth.shard,
         )

@@ -33,7 +33,7 @@ from crc32c import crc32c
 
 from antiphon.errors import DamagedStoreError, ResourceExhaustedError, StorageFailedError
 from antiphon.invariants import invariant
-from antiphon.log.disk import PASSING, Disk, read_whole, replace_file
+from antiphon.log.disk import PASSING, Disk, make_directory, read_whole, replace_file
 from antiphon.table.store import Batch
 
 MANIFEST: Final = "MANIFEST"
@@ -149,8 +149,7 @@ class MemoryStore:
     def _recover(self) -> None:
         path = self._path
         try:
-            if self._disk.makedirs(path):
-                self._disk.fsync_dir(os.path.dirname(path))
+            make_directory(self._disk, path)
             names = self._disk.listdir(path)
             self._manifest = self._read_manifest(names)
             for name, size in self._manifest.runs:
@@ -183,11 +182,10 @@ class MemoryStore:
             raise self._error(f"{name} is missing")
         if len(data) != size:
             raise self._error(f"{name} has {len(data)} bytes, written were {size}")
-        position, length, magic = _END.unpack_from(data, size - _END.size)
-        index = _content(data, position, length) if magic == RUN_MAGIC else None
-        if index is None:
+        blocks = _blocks_of(data)
+        if blocks is None:
             raise self._error(f"the index of {name} is damaged")
-        for block in _index.decode(index):
+        for block in blocks:
             content = _content(data, block.position, block.size)
             if content is None:
                 self.damaged.append((block.first, block.last, name))
@@ -440,14 +438,17 @@ def runs_named_in(manifest: bytes) -> set[str] | None:
 
 def is_whole_run(data: bytes) -> bool:
     """Is every block of a run what was written?"""
-    if len(data) < _END.size:
-        return False
-    position, length, magic = _END.unpack_from(data, len(data) - _END.size)
-    index = _content(data, position, length) if magic == RUN_MAGIC else None
-    blocks = () if index is None else _index.decode(index)
-    return index is not None and all(
+    blocks = None if len(data) < _END.size else _blocks_of(data)
+    return blocks is not None and all(
         _content(data, block.position, block.size) is not None for block in blocks
     )
+
+
+def _blocks_of(data: bytes) -> list[_Block] | None:
+    """The index of a run; None if it is not what was written."""
+    position, length, magic = _END.unpack_from(data, len(data) - _END.size)
+    index = _content(data, position, length) if magic == RUN_MAGIC else None
+    return None if index is None else _index.decode(index)
 
 
 def storage_failed(error: OSError, what: str, path: str) -> StorageFailedError:

@@ -127,7 +127,7 @@ class ScriptRun:
             "appoint": lambda step: self._appoint(self._living(step.nodes[0])),
             "add": self._add,
             "members": self._change_members,
-            "transfer": self._transfer,
+            "transfer": self._change_members,
             "record": lambda _: self._record(),
             "append": self._append,
             "refuse": self._refuse,
@@ -251,11 +251,7 @@ class ScriptRun:
     def _add(self, step: Step) -> None:
         """A member that promises late is handed to the leader."""
         node = self._id(step.nodes[0])
-        leader = next(
-            (one for one in self._stage.actors.values() if one.alive and one.role is Role.LEADER), None
-        )
-        if leader is None:
-            raise StepError("nobody leads")
+        leader = self._leader()
         term = leader.term_now()
         self._stage.receive(COORDINATOR, node, NewTerm(SHARD, term))
         said = [message for source, message in self._stage.told if source == node]
@@ -293,20 +289,16 @@ class ScriptRun:
         return max(leading, key=lambda one: one.term_now())
 
     def _change_members(self, step: Step) -> None:
+        """Have the leader change the voters, or hand over to one of them."""
         leader = self._leader()
-        if not isinstance(leader.replica, RaftReplica):
+        replica, nodes = leader.replica, self._ids(step.nodes)
+        if not isinstance(replica, RaftReplica):
             raise StepError("these are appointed")
         try:
-            leader.run(leader.replica.propose_members(self._ids(step.nodes), self._ids(step.others)))
-        except AntiphonError as error:
-            raise StepError(error.message) from None
-
-    def _transfer(self, step: Step) -> None:
-        leader = self._leader()
-        if not isinstance(leader.replica, RaftReplica):
-            raise StepError("these are appointed")
-        try:
-            leader.run(leader.replica.transfer_leadership(self._id(step.nodes[0])))
+            if step.command == "transfer":
+                leader.run(replica.transfer_leadership(nodes[0]))
+            else:
+                leader.run(replica.propose_members(nodes, self._ids(step.others)))
         except AntiphonError as error:
             raise StepError(error.message) from None
 

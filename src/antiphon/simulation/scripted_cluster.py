@@ -152,7 +152,7 @@ class ScriptedReplica:
     def send_snapshot(self, to: NodeId) -> None:
         """A follower's log cannot be joined. Logs are cut only where a kind of actor knows what to do about it."""
         raise ViolationError(
-            "no-crash", SHARD, f"node {self.node} wants a snapshot for node {to}; no log was ever cut here"
+            "no-crash", f"node {self.node} wants a snapshot for node {to}; no log was ever cut here", SHARD
         )
 
     def _commit(self, high_watermark: int) -> None:
@@ -384,7 +384,7 @@ class ScriptedCluster:
         """What the log that a snapshot brings comes to at its end; for other writes it means nothing."""
         chain = self.truth.committed.chain_at(action.at.offset) if isinstance(action, ResetLog) else 0
         if chain is None:
-            raise ViolationError("durable-majority", SHARD, f"a snapshot of what is not committed: {action}")
+            raise ViolationError("durable-majority", f"a snapshot of what is not committed: {action}", SHARD)
         return chain
 
     # -- time ------------------------------------------------------------------------------------------------------

@@ -9,13 +9,13 @@ class ViolationError(Exception):
         shard: the shard it was seen in, -1 if none.
     """
 
-    def __init__(self, invariant: str, shard: int, message: str) -> None:
+    def __init__(self, invariant: str, message: str, shard: int = -1) -> None:
         super().__init__(f"{invariant}: {message}")
         self.invariant = invariant
         self.shard = shard
 
 
-def require(condition: object, invariant: str, shard: int, message: str) -> None:
+def require(condition: object, invariant: str, message: str, shard: int = -1) -> None:
     """Raise `ViolationError` unless `condition` is true."""
     if not condition:
-        raise ViolationError(invariant, shard, message)
+        raise ViolationError(invariant, message, shard)

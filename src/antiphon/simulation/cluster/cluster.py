@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from antiphon.log.simulated_tree import Copy
     from antiphon.model.metadata import ShardMeta
     from antiphon.node.node import Node
+    from antiphon.partition.partition import Partition
     from antiphon.simulation.cluster.operator import Operator
     from antiphon.simulation.cluster.world_options import WorldOptions
 
@@ -62,6 +63,10 @@ class SimulatedCluster(World):
         """Those that run."""
         return [machine.node for machine in self.machines if machine.node is not None]
 
+    def replicas_of(self, shard_id: int) -> "list[tuple[Machine, Partition]]":
+        """Those that are open."""
+        return [(machine, machine.hosts[shard_id]) for machine in self.machines if shard_id in machine.hosts]
+
     def shards_of(self, table: str) -> "tuple[ShardMeta, ...]":
         """Of a topic or table, as some node that runs knows it; none where it does not."""
         topics = self.nodes[0].gateway.metadata.topics
@@ -96,4 +101,4 @@ class SimulatedCluster(World):
             error = context.get("exception")
             if isinstance(error, ViolationError):
                 raise error
-            raise ViolationError("no-crash", -1, f"{context.get('message')}: {error!r}") from error
+            raise ViolationError("no-crash", f"{context.get('message')}: {error!r}") from error

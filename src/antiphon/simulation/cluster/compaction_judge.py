@@ -126,8 +126,8 @@ class CompactionJudge:
             require(
                 not old.is_control or committed_of(one.data) is not None,
                 "compaction-markers",
-                shard_id,
                 f"{place}, and a control batch was committed at {one.base_offset}",
+                shard_id,
             )
             self._check_producer(header, old, place)
         found = {record.offset: record for record in self._decoded(batch, place)}
@@ -135,8 +135,8 @@ class CompactionJudge:
             require(
                 self.records.get(offset) == record,
                 "compaction-invents",
-                shard_id,
                 f"{place} with {record}; committed there is {self.records.get(offset)}",
+                shard_id,
             )
         for offset in range(header.base_offset, header.next_offset):
             if offset in self.records and offset not in found:
@@ -147,7 +147,7 @@ class CompactionJudge:
             return decode_records(bytes(batch))
         except CorruptBatchError as error:
             raise ViolationError(
-                "log-matching", self._truth.shard_id, f"{place}, and {error.message}"
+                "log-matching", f"{place}, and {error.message}", self._truth.shard_id
             ) from error
 
     def _originals(self, header: BatchHeader, who: str) -> "list[Batch]":
@@ -162,9 +162,9 @@ class CompactionJudge:
             at == header.next_offset
             and (len(found) == 1 or (header.producer_id < 0 and not header.record_count)),
             "compaction-offsets",
-            self._truth.shard_id,
             f"{who} has a batch {header.base_offset}..{header.next_offset} of term {header.leader_epoch}; committed there "
             f"are {[(one.base_offset, one.next_offset, one.term) for one in found]}",
+            self._truth.shard_id,
         )
         return found
 
@@ -175,8 +175,8 @@ class CompactionJudge:
         require(
             is_same or (header.producer_id < 0 and not header.record_count and not is_last),
             "compaction-producers",
-            self._truth.shard_id,
             f"{place} of producer, epoch and sequence {said}; committed at {old.base_offset} is {old}",
+            self._truth.shard_id,
         )
 
     def _check_gone(self, record: Record, place: str) -> None:
@@ -191,8 +191,8 @@ class CompactionJudge:
         require(
             offset in counted and (counted[-1] > offset or (record.value is None and is_old)),
             "compaction-loses",
-            self._truth.shard_id,
             f"{place} without the record {record}, {age_s:.3f} s old, and the committed ones of its key are {counted}",
+            self._truth.shard_id,
         )
 
     def check_resurrected(self, records: list[Record], who: str) -> None:
@@ -203,6 +203,6 @@ class CompactionJudge:
             require(
                 self.records[newest].value is not None or newest in there or record.offset in self.aborted,
                 "compaction-resurrects",
-                self._truth.shard_id,
                 f"{who} has {record}, and not the tombstone of its key at {newest}",
+                self._truth.shard_id,
             )

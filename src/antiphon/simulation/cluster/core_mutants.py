@@ -2,12 +2,20 @@
 
 from typing import Any, Final
 
-from antiphon.coordination import topics
+from antiphon.coordination import fences, topics
+from antiphon.coordination.election import Election
+from antiphon.coordination.elections import Elections
 from antiphon.log.hard_state import HardState
 from antiphon.log.segment import SegmentScan
 from antiphon.log.shard_log import ShardLog
 from antiphon.partition.clients import PartitionClients
-from antiphon.simulation import election_mutations, mutations
+from antiphon.replication import appointment, quorum_ack_tracker
+from antiphon.replication.actions import Action
+from antiphon.replication.appointment import Appointment
+from antiphon.replication.follower import FollowerSide
+from antiphon.replication.leader_reads import LeaderReads
+from antiphon.replication.messages import Append
+from antiphon.replication.repair import LogRepair
 from antiphon.simulation.cluster.mutant import ClusterMutant, Edit
 from antiphon.simulation.cluster.mutant_worlds import CALM, CRASHES, RESETS, TROUBLE, only
 
@@ -101,11 +109,29 @@ _ELECTIONS: Final[dict[str, Any]] = {
 _ROT: Final[dict[str, Any]] = {**_KILLS, "fault_every_ms": 400, "bit_flip_weight": 4}
 _LATE: Final[dict[str, Any]] = {**RESETS, "fault_every_ms": 100, "reset_weight": 0, "late_weight": 6}
 
+
+def _take_anywhere(self: FollowerSide, message: Append, out: list[Action]) -> None:
+    """`FollowerSide.on_append`; an Append whose preceding entry is not in the log is taken as if it were."""
+    log = self._log
+    terms = log.terms
+    if not terms.holds(message.prev) and message.entries and message.prev.offset <= terms.log_end:
+        if message.prev.offset < terms.log_end:
+            out.append(log.truncate(message.prev.offset))
+        out.append(log.append(message.entries))
+        self.verified = max(self.verified, terms.log_end)
+        self._ack_due, self._untold = True, self.config.ack_every
+        self.leader = message.leader
+        return
+    _ON_APPEND(self, message, out)
+
+
+_ON_APPEND: Final = FollowerSide.on_append
+
 _FOLLOWING: Final = (
     ClusterMutant(
         "h4-older-term-by-counting",
         "a leader commits entries of older terms because a majority has them (H4)",
-        mutations.OLDER_TERM_BY_COUNTING,
+        Edit(quorum_ack_tracker, "commit_point", "reached > term_start and ", ""),
         profile="raft",
         options=TROUBLE,
         first_seed=5,
@@ -113,7 +139,7 @@ _FOLLOWING: Final = (
     ClusterMutant(
         "no-prev-check",
         "a follower takes entries wherever the leader says that they go",
-        mutations.NO_PREV_CHECK,
+        ((FollowerSide, "on_append", _take_anywhere),),
         profile="raft",
         options=_DEATHS_BEYOND_CUTS,
         rare=True,
@@ -121,7 +147,16 @@ _FOLLOWING: Final = (
     ClusterMutant(
         "cut-on-every-append",
         "a follower cuts its log behind the preceding entry before it takes new ones, also those of a late message",
-        mutations.CUT_ON_EVERY_APPEND,
+        Edit(
+            FollowerSide,
+            "on_append",
+            "end = prev.offset\n",
+            "end = prev.offset\n"
+            "    at = max(end, log.settled)\n"
+            "    if entries and held and at < log.terms.log_end:\n"
+            "        out.append(log.truncate(at))\n"
+            "        self.verified = min(self.verified, at)\n",
+        ),
         profile="raft",
         options=_LATE,
         quick=True,
@@ -129,7 +164,7 @@ _FOLLOWING: Final = (
     ClusterMutant(
         "repaired-too-early",
         "a damaged log counts as whole again once it has any entry committed in the current term",
-        election_mutations.REPAIRED_TOO_EARLY,
+        Edit(LogRepair, "repaired", "term > self.floor", "True"),
         profile="raft",
         options=_BIG_LOSSES,
         quick=True,
@@ -141,23 +176,47 @@ _LEADING: Final = (
     ClusterMutant(
         "minority-fence",
         "the coordinator appoints a leader when a single replica has promised the term",
-        election_mutations.MINORITY_FENCE,
+        (
+            Edit(fences, "majority", "len(ensemble) // 2 + 1", "1"),
+            Edit(appointment, "majority", "members // 2 + 1", "1"),
+        ),
         options=_HALVES,
         rare=True,
     ),
     ClusterMutant(
         "damaged-votes",
         "a promise counts although the log behind it has lost entries",
-        election_mutations.DAMAGED_VOTES,
+        Edit(Election, "votes", "and not self.replies[node].damaged", ""),
         options=_LOSSES_BEYOND_CUTS,
         rare=True,
     ),
     ClusterMutant(
         "same-term-again",
         "the coordinator repeats an election in the term of one that did not come to an end",
-        election_mutations.SAME_TERM_AGAIN,
+        (
+            Edit(
+                Elections,
+                "begin",
+                "    if is_self_led(options):\n",
+                "    term = max(record.meta.term, above, 1) + (record.meta.status == ShardStatus.ONLINE)\n"
+                "    self._open[shard_id] = Election(shard_id, term, wanted=wanted)\n"
+                "    self._shards.set(record, term=term, status=ShardStatus.ELECTION, leader=ABSENT_NODE)\n"
+                "    return\n"
+                "    if is_self_led(options):\n",
+            ),
+            Edit(
+                Appointment,
+                "_may_lead",
+                "        and state.term != state.restored_term\n"
+                "        and state.log.is_term_durable\n"
+                "        and state.repair.is_sound\n"
+                "        and self._is_fenced_off(message)\n",
+                "        and state.log.is_term_durable\n",
+            ),
+        ),
         options=_SLOW_LEADERS,
         rare=True,
+        first_seed=7,
     ),
 )
 
@@ -208,7 +267,7 @@ _CLIENTS: Final = (
     ClusterMutant(
         "read-without-confirming",
         "a leader serves reads without asking whether it still leads",
-        mutations.READ_WITHOUT_CONFIRMING,
+        Edit(LeaderReads, "request", "if self._confirms_alone():", "if True:"),
         options={**_ALONE_AND_BUSY, "appenders": 0, "putters": 12},
         rare=True,
     ),

@@ -159,7 +159,7 @@ def _files(part: Copy, path: str) -> Iterator[tuple[str, bytes]]:
 
 def _opened(machine: "Machine") -> set[int]:
     """Shards whose replicas are open."""
-    return set() if machine.node is None else set(machine.node.hosts)
+    return set(machine.hosts)
 
 
 def _replicas_of(machine: "Machine", opened: set[int]) -> list[str]:

@@ -56,6 +56,11 @@ def sometimes(chance: float) -> Choose:
     return lambda draw, _: draw.random() < chance
 
 
+def where(option: str, *values: int) -> Choose:
+    """As `one_of`, in worlds that have this option, which is drawn before; else nothing is drawn, and it is 0."""
+    return lambda draw, world: draw.choice(values) if world[option] else 0
+
+
 def with_listeners(*values: int) -> Choose:
     """As `one_of`, in the half of the worlds that have clients of the other listeners."""
     return lambda draw, world: draw.choice(values) * world[LISTENERS]

@@ -88,8 +88,8 @@ class Evidence:
             require(
                 batch is not None,
                 "durable-log",
-                shard_id,
                 f"the disk of node {machine.node_id} has no batch at {at}, though {end} is called durable",
+                shard_id,
             )
             if batch is None:
                 return

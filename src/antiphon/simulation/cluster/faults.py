@@ -161,10 +161,9 @@ class Faults:
             leading = [
                 machine.node_id
                 for machine in self.cluster.machines
-                if machine.node is not None
-                and any(
+                if any(
                     host.replica.role is Role.LEADER
-                    for host in machine.node.hosts.values()
+                    for host in machine.hosts.values()
                     if isinstance(host, SingleWriterPartition)
                 )
             ]

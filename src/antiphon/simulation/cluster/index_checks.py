@@ -33,9 +33,9 @@ def check_indexes(shard_id: int, node_id: int, state: "TableState") -> None:
     require(
         found == wanted and has_all,
         "index-is-its-rows",
-        shard_id,
         f"on node {node_id} {len(wanted)} entries of indexes follow from the rows, {len(found)} are found, and the store "
         f"has {len(stored)}; they differ in {sorted(found ^ wanted)[:3]}",
+        shard_id,
     )
 
 
@@ -53,9 +53,9 @@ def check_order(shard_id: int, node_id: int, state: "TableState") -> None:
     require(
         not needed - set(found) and (not strays or state.owned.purging) and len(found) == len(set(found)),
         "order-is-its-rows",
-        shard_id,
         f"on node {node_id} {len(needed)} rows need an entry in the order, {len(found)} entries are there; they differ in "
         f"{sorted(needed - set(found) | strays)[:3]}",
+        shard_id,
     )
 
 

@@ -228,9 +228,7 @@ class KafkaClient:
         self, address: Address, topic: str, partition: int, offset: int, max_bytes: int, version: int
     ) -> km.FetchedPartition:
         """What a node answers to one fetch of one partition; raises NoAnswerError."""
-        one = km.FetchPartition(index=partition, offset=offset, max_bytes=max_bytes)
-        topics = [km.FetchTopic(name=topic, partitions=[one])]
-        request = km.FetchRequest(max_wait_ms=0, min_bytes=1, max_bytes=1 << 20, topics=topics)
+        request = km.fetch_one(topic, partition, offset, max_bytes)
         answer: km.FetchResponse = await self.ask(address, FETCH, version, request)
         return answer.topics[0].partitions[0]
 
@@ -238,10 +236,7 @@ class KafkaClient:
         self, address: Address, topic: str, partition: int, batch: bytes
     ) -> km.ProducedPartition:
         """What a node answers to one batch for all replicas; raises NoAnswerError."""
-        topics = [
-            km.ProduceTopic(name=topic, partitions=[km.ProducePartition(index=partition, records=batch)])
-        ]
-        request = km.ProduceRequest(acks=-1, timeout_ms=2_000, topics=topics)
+        request = km.produce_one(topic, batch, partition)
         answer: km.ProduceResponse = await self.ask(address, PRODUCE, PRODUCE_VERSION, request)
         return answer.topics[0].partitions[0]
 

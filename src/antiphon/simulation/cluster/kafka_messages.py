@@ -191,3 +191,38 @@ class ShareFetchResponse(Message, kw_only=True):
     acquisition_lock_timeout_ms: I32
     responses: list[SharedTopic]
     node_endpoints: list[ShareNodeEndpoint]
+
+
+def produce_one(
+    topic: str,
+    batch: bytes,
+    partition: int = 0,
+    *,
+    timeout_ms: int = 2_000,
+    transactional_id: str | None = None,
+) -> ProduceRequest:
+    """One batch for one partition, for all replicas."""
+    topics = [ProduceTopic(name=topic, partitions=[ProducePartition(index=partition, records=batch)])]
+    return ProduceRequest(transactional_id=transactional_id, acks=-1, timeout_ms=timeout_ms, topics=topics)
+
+
+def fetch_one(
+    topic: str,
+    partition: int,
+    offset: int,
+    max_bytes: int,
+    *,
+    total_bytes: int = 1 << 20,
+    wait_ms: int = 0,
+    min_bytes: int = 1,
+    isolation: int = 0,
+) -> FetchRequest:
+    """What one partition has from an offset on, without a session."""
+    wanted = FetchPartition(index=partition, offset=offset, max_bytes=max_bytes)
+    return FetchRequest(
+        max_wait_ms=wait_ms,
+        min_bytes=min_bytes,
+        max_bytes=total_bytes,
+        isolation=isolation,
+        topics=[FetchTopic(name=topic, partitions=[wanted])],
+    )

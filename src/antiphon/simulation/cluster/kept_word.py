@@ -33,8 +33,8 @@ class KeptWord:
         if term < promised and not self._may_move:
             raise ViolationError(
                 "promise-kept",
-                message.shard,
                 f"node {node_id} says {message!r} to node {to}, and has promised term {promised}",
+                message.shard,
             )
         self._promised[key] = max(term, promised)
         if kind is Ack:
@@ -49,8 +49,8 @@ class KeptWord:
         require(
             before != term or other == candidate,
             "one-vote",
-            key[1],
             f"node {key[0]} votes for node {candidate} in term {term}, and has voted for node {other}",
+            key[1],
         )
         if term >= before:
             self._votes[key] = (term, candidate)

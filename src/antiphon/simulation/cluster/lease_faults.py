@@ -1,14 +1,13 @@
 """A leader that serves reads under a lease is cut off, or stands still, while others elect; replicas restart meanwhile."""
 
-from collections.abc import Mapping
 from random import Random
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from antiphon.model.metadata import CLUSTER_SHARD_ID
 from antiphon.partition.single_writer import SingleWriterPartition
 from antiphon.replication.raft import RaftReplica
 from antiphon.replication.replica_state import Role
-from antiphon.simulation.cluster.drawing import Drawn
+from antiphon.simulation.cluster.drawing import Drawn, where
 from antiphon.simulation.cluster.faults import Fault, Faults, register, restart_later
 
 if TYPE_CHECKING:
@@ -22,17 +21,12 @@ LATE_S: Final = (0.1, 0.16)
 RESTART_MS: Final = 1
 
 
-def _where_leases_are(draw: Random, world: Mapping[str, Any]) -> int:
-    return int(draw.choice((0, 2))) if world["read_lease_ms"] else 0
-
-
 def leased_leaders(faults: Faults) -> "list[tuple[Machine, SingleWriterPartition]]":
     """Who leads a shard of a table with a lease."""
     return [
         (machine, host)
         for machine in faults.cluster.machines
-        if machine.node is not None
-        for host in machine.node.hosts.values()
+        for host in machine.hosts.values()
         if isinstance(host, SingleWriterPartition)
         and host.state.is_serving
         and host.replica.config.lease_ms > 0
@@ -42,7 +36,7 @@ def leased_leaders(faults: Faults) -> "list[tuple[Machine, SingleWriterPartition
 @register(
     "lease",
     42,
-    Drawn(_where_leases_are, "leases", 2),
+    Drawn(where("read_lease_ms", 0, 2), "leases", 2),
     then="the links are healed after a while, and the node is started again",
     told="the leader of a table with leases was cut off while another one was elected",
 )
@@ -118,8 +112,8 @@ class _Attack:
     def _watch(self, is_late: bool, restarts: bool, coordinator: "Machine", looks: int = LOOKS) -> None:
         """Cut it off when others promise a newer term. One that answers late goes on doing so."""
         shard_id = self._host.shard_id
-        hosts = [one.node.hosts.get(shard_id) for one in self._others if one.node is not None]
-        if not any(host is not None and host.state.term > self._term for host in hosts):
+        hosts = [one.hosts[shard_id] for one in self._others if shard_id in one.hosts]
+        if not any(host.state.term > self._term for host in hosts):
             if looks and not self._faults.stopped:
                 self._faults.later(LOOK_S, self._watch, is_late, restarts, coordinator, looks - 1)
             return
@@ -172,5 +166,5 @@ class _Attack:
 
 
 def _coordinates(machine: "Machine") -> bool:
-    host = None if machine.node is None else machine.node.hosts.get(CLUSTER_SHARD_ID)
+    host = machine.hosts.get(CLUSTER_SHARD_ID)
     return host is not None and host.replica.role is Role.LEADER

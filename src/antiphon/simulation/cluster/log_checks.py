@@ -51,9 +51,9 @@ def check_opened(disk: "SimulatedDisk", path: str, host: "Partition", node_id: i
             require(
                 False,
                 "sound-log",
-                host.shard_id,
                 f"node {node_id} has opened a log from {read_from} to {log.log_end}, and at {header.base_offset} in {name} "
                 f"{reason}",
+                host.shard_id,
             )
 
 
@@ -66,8 +66,8 @@ def check_compacted(
         require(
             header.base_offset == at,
             "compaction-offsets",
-            host.shard_id,
             f"node {node_id} compacts its log, and a batch begins at {header.base_offset} where {at} comes next",
+            host.shard_id,
         )
         check_batch(header, batch)
         if truth.compaction is not None:
@@ -76,8 +76,8 @@ def check_compacted(
     require(
         (len(data), at) == (new.size_bytes, new.next_offset),
         "compaction-offsets",
-        host.shard_id,
         f"node {node_id} has {len(data)} bytes up to {at} on its disk of a segment that is to be {new}",
+        host.shard_id,
     )
 
 
@@ -89,9 +89,9 @@ def check_cut(truth: ShardTruth, host: "Partition", to_offset: int, node_id: int
     require(
         host.log.terms.term_before(batch.next_offset) != batch.term,
         "committed-kept",
-        host.shard_id,
         f"node {node_id} cuts its log to {to_offset}, and has the batch that is committed there "
         f"(term {batch.term}, to {batch.next_offset})",
+        host.shard_id,
     )
 
 
@@ -100,9 +100,9 @@ def check_repaired(host: "Partition", held: int, node_id: int) -> None:
     require(
         host.log.durable_end >= held,
         "no-false-evidence",
-        host.shard_id,
         f"node {node_id} takes its log up to {host.log.durable_end} for whole; before its disk was hurt it held what is "
         f"committed up to {held}",
+        host.shard_id,
     )
 
 
@@ -114,6 +114,6 @@ def check_producers(truth: ShardTruth, host: "Partition", node_id: int) -> None:
         require(
             last is None or last.next_offset <= log_end,
             "producers-known",
-            host.shard_id,
             f"the log on node {node_id} was cut to {log_end}, and producer {producer_id} is known by {last}",
+            host.shard_id,
         )

@@ -57,6 +57,7 @@ from antiphon.simulation.violation import ViolationError
 if TYPE_CHECKING:
     from antiphon.log.simulated_faults import Duration, Fault
     from antiphon.node.node import Node
+    from antiphon.partition.partition import Partition
     from antiphon.table.store import StoreEngine
 
 KEY_DIRECTORY: Final = "/etc"
@@ -164,6 +165,11 @@ class Machine:
     def node(self) -> "Node | None":
         """The node that runs here."""
         return None if self.server is None else self.server.node
+
+    @property
+    def hosts(self) -> "dict[int, Partition]":
+        """The replicas that its node has open, by shard."""
+        return {} if self.server is None else self.server.node.hosts
 
     @property
     def is_up(self) -> bool:
@@ -302,7 +308,7 @@ class Machine:
         self._world.tell("start-failed", self.node_id, repr(error))
         expected = isinstance(error, AntiphonError | OSError) and not isinstance(error, InvariantError)
         if not expected or not self.is_troubled:
-            raise ViolationError("no-crash", -1, f"node {self.node_id} did not start: {error!r}") from error
+            raise ViolationError("no-crash", f"node {self.node_id} did not start: {error!r}") from error
         self._world.loop.call_later(0.0, self._end_failed_start, self.process)
 
     def _stores(self, process: Process) -> "StoreEngine":

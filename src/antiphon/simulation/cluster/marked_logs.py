@@ -61,16 +61,16 @@ def check_transactions(
         require(
             found == wanted,
             "transactions-known",
-            host.shard_id,
             f"{what} by the log {wanted}; node {node_id} takes {found} for it",
+            host.shard_id,
         )
     start, end = log_start, host.log.log_end
     stable, wanted_end = known.last_stable(end), min([end, *(first for _, first in said.open.values())])
     require(
         stable == wanted_end,
         "last-stable",
-        host.shard_id,
         f"transactions are open from {wanted_end} on, and node {node_id} takes {stable} for the last stable offset",
+        host.shard_id,
     )
     aborted = [one[:3] for one in host.log.aborted(start, end)]
     if is_compacted:  # what a transaction wrote may be gone, and then it need not be known
@@ -80,8 +80,8 @@ def check_transactions(
         [(one, max(first, start), at) for one, first, at in aborted]
         == [(one, max(first, start), at) for one, first, at in said.aborted if at >= start],
         "transactions-known",
-        host.shard_id,
         f"aborted by the log {said.aborted}; node {node_id} has {aborted} in its index",
+        host.shard_id,
     )
 
 
@@ -93,9 +93,9 @@ def _check_stable(host: "Partition", batches: list[tuple[BatchHeader, bytes]], n
     require(
         known <= wanted,
         "last-stable",
-        host.shard_id,
         f"up to its high watermark {end} transactions are open from {wanted} on, and node {node_id} takes {known} for the "
         "last stable offset",
+        host.shard_id,
     )
 
 
@@ -107,8 +107,8 @@ def _check_aborted(
     require(
         by_log <= by_index if is_own else by_index <= by_log,
         "transactions-known",
-        host.shard_id,
         f"aborted by the log {said.aborted}; node {node_id} has {known} in its index",
+        host.shard_id,
     )
 
 
@@ -135,9 +135,9 @@ def _said(shard_id: int, batches: Iterable[tuple[BatchHeader, bytes]]) -> _Said:
             require(
                 header.producer_epoch >= epoch and (header.is_transactional or one not in said.open),
                 "batch-in-no-transaction",
-                shard_id,
                 f"the batch at {at} of producer {one} has epoch {header.producer_epoch}, its last marker {epoch}, and its "
                 f"transaction {said.open.get(one)} is open",
+                shard_id,
             )
             if header.is_transactional:
                 said.open.setdefault(one, (header.producer_epoch, at))
@@ -148,8 +148,8 @@ def _said(shard_id: int, batches: Iterable[tuple[BatchHeader, bytes]]) -> _Said:
         require(
             found[1] > number,
             "marker-once",
-            shard_id,
             f"the marker at {at} of producer {one} has number {found[1]}, the one before {number}",
+            shard_id,
         )
         said.markers[one] = (max(header.producer_epoch, epoch), found[1], at)
         if one in said.open:

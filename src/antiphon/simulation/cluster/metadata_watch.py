@@ -75,9 +75,9 @@ class MetadataWatch:
         require(
             log_start in self._begins or host.log.damaged is not None,
             "checkpoint-covers",
-            CLUSTER_SHARD_ID,
             f"the log of `__cluster` on node {machine.node_id} begins at {log_start}; committed checkpoints begin at "
             f"{sorted(self._begins)[-5:]}",
+            CLUSTER_SHARD_ID,
         )
         self._check(machine.node_id, state)
 
@@ -112,8 +112,8 @@ class MetadataWatch:
             require(
                 state.version < next(iter(self._at)),
                 "metadata-is-its-log",
-                CLUSTER_SHARD_ID,
                 f"node {node_id} shows the metadata at {state.version}, where no batch ends",
+                CLUSTER_SHARD_ID,
             )
             return
         found = objects_of(state)
@@ -121,15 +121,15 @@ class MetadataWatch:
         require(
             not differ,
             "metadata-is-its-log",
-            CLUSTER_SHARD_ID,
             f"node {node_id}, whose fold began at {state.begins_at}, shows at {state.version} {len(found)} objects, the log "
             f"comes to {len(wanted)}; they differ in {differ[:5]}",
+            CLUSTER_SHARD_ID,
         )
         require(
             _look_ups(state) == _wanted_look_ups(state),
             "metadata-is-its-log",
-            CLUSTER_SHARD_ID,
             f"node {node_id}, whose fold began at {state.begins_at}, looks up at {state.version} what is not there",
+            CLUSTER_SHARD_ID,
         )
 
 

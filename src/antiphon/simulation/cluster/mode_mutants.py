@@ -2,12 +2,18 @@
 
 from typing import Any, Final
 
+from antiphon.coordination import elections
+from antiphon.coordination.election import Election
 from antiphon.node import raft_shards
 from antiphon.node.shards import Shards
+from antiphon.replication import membership
 from antiphon.replication.commit_marker import CommitMarker
+from antiphon.replication.election import Campaign
+from antiphon.replication.leader_commit import CommitTracker
+from antiphon.replication.live_set import LiveSet
+from antiphon.replication.local_log import LocalLog
+from antiphon.replication.quorum_ack_tracker import QuorumAckTracker
 from antiphon.replication.term_state import TermState
-from antiphon.simulation import election_mutations
-from antiphon.simulation import mode_mutations as wrong
 from antiphon.simulation.cluster.mutant import ClusterMutant, Edit
 from antiphon.simulation.cluster.mutant_worlds import CALM, CUTS, MOVES, TROUBLE, only
 
@@ -107,14 +113,19 @@ _SETS: Final = (
     ClusterMutant(
         "shrink-not-recorded",
         "a leader stops waiting for a lagging live member before the smaller live set is recorded (S3.28)",
-        wrong.SHRINK_NOT_RECORDED,
+        Edit(
+            LiveSet,
+            "counting",
+            "sorted(self._standing)",
+            "sorted(node for node, one in self._standing.items() if one is not Standing.LEAVING)",
+        ),
         "fluvio",
         _LIVE,
     ),
     ClusterMutant(
         "live-at-once",
         "a follower is proposed as live before it holds all that was committed",
-        wrong.LIVE_AT_ONCE,
+        Edit(LiveSet, "heard", "if held >= committed:", "if True:"),
         "fluvio",
         _LIVE,
         first_seed=10,
@@ -122,7 +133,12 @@ _SETS: Final = (
     ClusterMutant(
         "unclean-anyway",
         "a member that is not live is elected though the topic does not allow it (S3.18)",
-        wrong.UNCLEAN_ANYWAY,
+        Edit(
+            elections,
+            "may_be_unclean",
+            "options.unclean and meta.fence != Fence.MAJORITY and any(is_alive(node) for node in able)",
+            "True",
+        ),
         "fluvio",
         _LONG,
         rare=True,
@@ -130,7 +146,7 @@ _SETS: Final = (
     ClusterMutant(
         "few-are-enough",
         "commits go on with fewer live members than min.live",
-        wrong.FEW_ARE_ENOUGH,
+        Edit(LiveSet, "is_enough", "len(self.recorded) >= self.config.min_live", "True"),
         "fluvio",
         {**_LIVE, "topic_config": "min.live=3"},
         quick=True,
@@ -142,7 +158,10 @@ _MEMBERS: Final = (
     ClusterMutant(
         "joint-new-majority-only",
         "while members change, only a majority of the new voters is counted",
-        wrong.JOINT_NEW_ONLY,
+        (
+            Edit(QuorumAckTracker, "go_by_sets", "in members.sets", "in (members.voters,)"),
+            Edit(Campaign, "__init__", "self._members = members", "self._members = Members(members.voters)"),
+        ),
         "raft",
         _SLOW,
         first_seed=2,
@@ -150,7 +169,9 @@ _MEMBERS: Final = (
     ClusterMutant(
         "one-step-change",
         "the voters are replaced in one step",
-        wrong.ONE_STEP,
+        Edit(
+            membership, "next_members", "Members(tuple(voters), current.voters,", "Members(tuple(voters), (),"
+        ),
         "raft",
         _MOVING,
         quick=True,
@@ -158,7 +179,7 @@ _MEMBERS: Final = (
     ClusterMutant(
         "two-changes-at-once",
         "a change of members is begun while another is not committed",
-        wrong.TWO_AT_ONCE,
+        Edit(membership, "next_members", "if current.is_joint or not settled:", "if False:"),
         "raft",
         {
             **_SLOW,
@@ -172,7 +193,12 @@ _MEMBERS: Final = (
     ClusterMutant(
         "learners-count",
         "a learner's acknowledgement counts as a voter's",
-        wrong.LEARNERS_COUNT,
+        Edit(
+            QuorumAckTracker,
+            "go_by_sets",
+            "in members.sets",
+            "in ((*members.voters, *members.learners), *members.sets[1:])",
+        ),
         "raft",
         _SLOW,
         first_seed=4,
@@ -180,7 +206,7 @@ _MEMBERS: Final = (
     ClusterMutant(
         "settled-at-once",
         "a leader says that a change of members is settled before the new voters hold what was committed",
-        wrong.SETTLED_AT_ONCE,
+        Edit(CommitTracker, "newly_settled", "return is_settled", "self.unsettled = None\n    return True"),
         "oxia",
         _SETTLING,
         rare=True,
@@ -198,7 +224,7 @@ _DISKS: Final = (
     ClusterMutant(
         "untrusted-votes",
         "the promise of a member on a new disk counts as if it remembered",
-        election_mutations.UNTRUSTED_VOTES,
+        Edit(Election, "votes", "and (self.unclean or node not in record.untrusted)", ""),
         "oxia",
         _NEW_DISKS_BEYOND_CUTS,
         rare=True,
@@ -236,7 +262,7 @@ _RULES: Final = (
     ClusterMutant(
         "silent-loss",
         "a deposed leader cuts off what it has acknowledged and says nothing of it (S4.28)",
-        wrong.SILENT_LOSS,
+        Edit(LocalLog, "lose_tail", "out.append(LostTail(from_offset, self.acknowledged))", "pass"),
         "tarantool",
         _LOSSES,
     ),

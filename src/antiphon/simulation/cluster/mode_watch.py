@@ -117,22 +117,21 @@ class ModeWatch:
             require(
                 shard.fence != Fence.LIVE,
                 "durable-live",
-                shard.shard_id,
                 f"{list(shard.live)} are recorded as live; {lacking} do not hold what is committed up to {last.next_offset}",
+                shard.shard_id,
             )
         sets = voting_sets(shard)
         have = [[node for node in each if self._has(node, shard.shard_id, last)] for each in sets]
         require(
             any(len(there) >= majority(len(each)) for there, each in zip(have, sets, strict=True)),
             "durable-majority",
-            shard.shard_id,
             f"the voters are recorded as {sets}, and of them only {have} hold what is committed up to {last.next_offset}",
+            shard.shard_id,
         )
 
     def _is_empty(self, node_id: int, shard_id: int) -> bool:
         """Is this node's replica open, without an entry?"""
-        node = self._machines[node_id].node
-        host = None if node is None else node.hosts.get(shard_id)
+        host = self._machines[node_id].hosts.get(shard_id)
         return host is not None and host.log.log_end == 0
 
     def _has(self, node_id: int, shard_id: int, batch: "Batch") -> bool:
@@ -166,24 +165,24 @@ class ModeWatch:
         require(
             len(live) >= least,
             "min-live",
-            host.shard_id,
             f"node {host.services.node_id} commits {batch.base_offset} with {list(live)} as live; {least} are demanded",
+            host.shard_id,
         )
         have = [node for node in live if self._has(node, host.shard_id, batch)]
         require(
             len(have) == len(live),
             "durable-majority",
-            host.shard_id,
             f"node {host.services.node_id} commits the batch at {batch.base_offset}, durable on {have} of {live}",
+            host.shard_id,
         )
         _, _, recorded, fence = self._records.get(host.shard_id, ((), (), (), ""))
         lacking = [node for node in recorded if not self._has(node, host.shard_id, batch)]
         require(
             fence != Fence.LIVE or not lacking,
             "durable-live",
-            host.shard_id,
             f"node {host.services.node_id} commits {batch.base_offset}; {list(recorded)} are recorded as live, "
             f"and {lacking} do not hold it",
+            host.shard_id,
         )
 
     def _check_sets(self, host: "SingleWriterPartition", before: Members, batch: "Batch") -> None:
@@ -206,9 +205,9 @@ class ModeWatch:
         require(
             False,
             "durable-majority",
-            shard_id,
             f"the batch at {batch.base_offset} is committed by node {host.services.node_id} with {counted}, and durable on "
             f"{have}: {needed} are needed",
+            shard_id,
         )
 
     def members_changed(self, machine: "Machine", host: "SingleWriterPartition") -> None:
@@ -227,9 +226,9 @@ class ModeWatch:
                 require(
                     do_meet(one, other),
                     "members-meet",
-                    host.shard_id,
                     f"node {machine.node_id} leads term {replica.term}, and of the members that may be in force {one} and "
                     f"{other} could each decide without the other",
+                    host.shard_id,
                 )
 
     # -- what leaders write and say ---------------------------------------------------------------------------------------
@@ -265,8 +264,8 @@ class ModeWatch:
         require(
             mark <= committed,
             "marker-after-commit",
-            shard_id,
             f"node {node_id} writes down that {mark} is committed, and {committed} is",
+            shard_id,
         )
 
     def _listen_to_losses(self, machine: "Machine", host: "SingleWriterPartition") -> None:
@@ -293,7 +292,7 @@ class ModeWatch:
         require(
             told <= to_offset or machine.node_id in self._evidence.hurt,
             "loss-told",
-            host.shard_id,
             f"node {machine.node_id} cuts its log to {to_offset} and says nothing; "
             f"it has told clients that all up to {told} is written",
+            host.shard_id,
         )

@@ -6,7 +6,8 @@ metadata of the moment. That a command is refused, or that nobody answers it, is
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from random import Random
 from typing import Any, Final
 
@@ -79,45 +80,46 @@ class Operator:
         self.process.run(self._split(shard_id, is_over))
 
     async def _split(self, shard_id: int, is_over: Callable[[], bool]) -> None:
-        while not is_over():
-            try:
-                await self._connected()
-                for topic in (await self.db.metadata()).topics:
-                    for shard in topic.shards:
-                        if shard.shard_id == shard_id:
-                            await self.db.split_shard(topic.name, shard.index)
-            except AntiphonError as error:
-                self._world.tell("refused", "split", error.code)
+        done = False
+        while not (done or is_over()):
+            with self._tells("split"):
+                for topic, shard in await self._found(shard_id):
+                    await self.db.split_shard(topic.name, shard.index)
+                done = True
+            if not done:
                 await asyncio.sleep(AGAIN_S)
-            else:
-                self._world.tell("carried-out", "split")
-                return
 
     async def _elect(self, shard_id: int, draw: Random) -> None:
-        try:
-            await self._connected()
-            for topic in (await self.db.metadata()).topics:
-                for shard in topic.shards:
-                    if shard.shard_id == shard_id:
-                        node = draw.choice([node for node in shard.ensemble if node != shard.leader] or [-1])
-                        await self.db.elect_leader(topic.name, shard.index, node=node)
-        except AntiphonError as error:
-            self._world.tell("refused", "elect", error.code)
-        else:
-            self._world.tell("carried-out", "elect")
+        with self._tells("elect"):
+            for topic, shard in await self._found(shard_id):
+                node = draw.choice([node for node in shard.ensemble if node != shard.leader] or [-1])
+                await self.db.elect_leader(topic.name, shard.index, node=node)
 
     async def _recover(self, shard_id: int, node: int, number: int) -> None:
         """As `antiphon shard recover` does: look first, and say what was seen."""
-        try:
+        with self._tells("recover"):
             db = await self._connected()
             status = await db.node_status(node, GetStatus((shard_id,)))
             for one in status.replicas:
                 request = RecoverShard(shard_id, node, one.term, one.log_end, number)
                 await db.administer(request)
+
+    async def _found(self, shard_id: int) -> list[tuple[TopicMeta, ShardMeta]]:
+        """A shard and its topic; none where it is there no more."""
+        topics = (await (await self._connected()).metadata()).topics
+        return [(topic, shard) for topic in topics for shard in topic.shards if shard.shard_id == shard_id]
+
+    @contextmanager
+    def _tells(self, name: str) -> Iterator[None]:
+        """What becomes of a command is told."""
+        try:
+            yield
         except AntiphonError as error:
-            self._world.tell("refused", "recover", error.code)
+            if not isinstance(error, InvalidRequestError):
+                self._late_until_s[name] = self._world.loop.now + LATE_S
+            self._world.tell("refused", name, error.code)
         else:
-            self._world.tell("carried-out", "recover")
+            self._world.tell("carried-out", name)
 
     async def _connected(self) -> AsyncClient:
         if self._client is None:
@@ -142,18 +144,12 @@ class Operator:
     async def _carry_out(self, name: str, draw: Random, wanted: AlterVoters | None = None) -> None:
         self._under_way[name] += 1
         try:
-            await self._connected()
-            meta = await self.db.metadata()
-            if name == "voters":
-                await self.db.administer(wanted or _some_voters(meta, draw))
-            else:
-                await {**COMMANDS, **OTHERS}[name](self, meta, draw)
-        except AntiphonError as error:
-            if not isinstance(error, InvalidRequestError):
-                self._late_until_s[name] = self._world.loop.now + LATE_S
-            self._world.tell("refused", name, error.code)
-        else:
-            self._world.tell("carried-out", name)
+            with self._tells(name):
+                meta = await (await self._connected()).metadata()
+                if name == "voters":
+                    await self.db.administer(wanted or _some_voters(meta, draw))
+                else:
+                    await {**COMMANDS, **OTHERS}[name](self, meta, draw)
         finally:
             self._under_way[name] -= 1
 
@@ -169,7 +165,6 @@ class Operator:
             require(
                 staying < replicas or alive <= replicas // 2,
                 "first-start",
-                -1,
                 f"an internal {kind.value} is refused, though {alive} nodes are a majority of its {replicas} replicas: "
                 f"{error.message}",
             )
@@ -259,7 +254,7 @@ async def _create(operator: Operator, _meta: ClusterMeta, draw: Random) -> None:
     except (
         TopicExistsError
     ):  # a call repeats what a coordinator left undone, and is not told of its own success
-        require(False, "made-once", -1, f"{name} is said to exist by the only call that ever made it")
+        require(False, "made-once", f"{name} is said to exist by the only call that ever made it")
     if draw.random() < 0.5:
         await operator.create_internal(f"__{name}", draw)
 

@@ -100,9 +100,9 @@ class RecoveryWatch:
             not before
             or any(len(found) < majority(len(each)) for found, each in zip(there, before, strict=True)),
             "recovery-needed",
-            shard.shard_id,
             f"it goes on from node {shard.recovery and shard.recovery.node} alone, and of its voters {before} {there} are "
             "alive",
+            shard.shard_id,
         )
 
     def _lose(self, shard_id: int, known: "ShardRecovery") -> None:
@@ -134,8 +134,8 @@ class RecoveryWatch:
         require(
             mark is None or message.term < mark,
             "old-history-refused",
-            message.shard,
             f"node {node_id} says {message!r}; its replica is of the history that ended before term {mark}",
+            message.shard,
         )
 
 

@@ -1,12 +1,11 @@
 """Power failures while what a lost history left is removed."""
 
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 from random import Random
-from typing import Any, Final
+from typing import Final
 
-from antiphon.simulation.cluster.drawing import Drawn
+from antiphon.simulation.cluster.drawing import Drawn, where
 from antiphon.simulation.cluster.faults import Fault, Faults, register
 from antiphon.simulation.cluster.shell_faults import CALLS_MAX, Waiting, interrupt
 
@@ -22,14 +21,10 @@ class _Removal(Waiting):
         return kind == "rename" and REPLICA.search(path) is not None
 
 
-def _where_replicas_are_lost(draw: Random, world: Mapping[str, Any]) -> int:
-    return int(draw.choice((0, 2))) if world["most_replicas_gone_weight"] else 0
-
-
 @register(
     "removal",
     41,
-    Drawn(_where_replicas_are_lost, "recoveries", 3),
+    Drawn(where("most_replicas_gone_weight", 0, 2), "recoveries", 3),
     then="the machine is started again",
     told="power failed while a replica was removed",
 )

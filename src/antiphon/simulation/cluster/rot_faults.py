@@ -129,7 +129,7 @@ def _may_decay(faults: Faults, machine: "Machine") -> bool:
 
 def _hosts(machine: "Machine") -> "Iterator[Partition]":
     """Its sound replicas, in order."""
-    for _, host in sorted(machine.node.hosts.items() if machine.node else ()):
+    for _, host in sorted(machine.hosts.items()):
         if host.state.failed is None and host.log.damaged is None:
             yield host
 

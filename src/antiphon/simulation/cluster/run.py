@@ -162,7 +162,7 @@ class _Run:
     def _operations(self) -> dict[str, int]:
         found: dict[str, int] = {}
         for workload in self.workloads:
-            for name, count in getattr(workload, "outcomes", {}).items():
+            for name, count in workload.outcomes.items():
                 found[name] = found.get(name, 0) + count
         return found
 
@@ -235,7 +235,7 @@ class _Run:
         deadline = self.cluster.loop.now + within_s
         while not condition():
             if self.cluster.loop.now > deadline:
-                raise ViolationError("liveness", -1, f"after {within_s:.0f} s: {what()}")
+                raise ViolationError("liveness", f"after {within_s:.0f} s: {what()}")
             self._let_run(LOOK_S)
 
     def _settle(self) -> None:

@@ -73,24 +73,21 @@ def _what_is_not_known(cluster: "SimulatedCluster") -> str:
 
 def _which_voters(cluster: "SimulatedCluster", held: set[int]) -> str:
     """The cluster's own log is held by its voters alone, and no change of them is under way."""
-    for machine in cluster.machines:
-        record = None if machine.node is None else machine.node.view.cluster().voters
+    for node in cluster.nodes:
+        record = node.view.cluster().voters
         if record is not None and (is_on_its_way(record) or held != set(record.ensemble)):
-            return f"to node {machine.node_id} the voters of `__cluster` are {record}, and nodes {sorted(held)} hold it"
+            return f"to node {node.node_id} the voters of `__cluster` are {record}, and nodes {sorted(held)} hold it"
     return ""
 
 
 def _what_moves(cluster: "SimulatedCluster", replicas: "dict[int, list[tuple[Machine, Partition]]]") -> str:
     """Changes of members and splits that are not over, and replicas that should be elsewhere."""
-    for machine in cluster.machines:
-        node = machine.node
-        if node is None:
-            continue
+    for node in cluster.nodes:
         for topic in node.view.cluster().topics:
             for shard in topic.shards:
                 where = f"shard {topic.name}/{shard.index} ({shard.shard_id})"
                 if is_on_its_way(shard) or shard.split is not None:
-                    return f"to node {machine.node_id} {where} is on its way: {shard}"
+                    return f"to node {node.node_id} {where} is on its way: {shard}"
                 held = {one.node_id for one, _ in replicas.get(shard.shard_id, ())}
                 if held != set(shard.ensemble):
                     return f"{where} belongs on nodes {sorted(shard.ensemble)} and is on {sorted(held)}"
@@ -131,10 +128,7 @@ def check_everything(cluster: "SimulatedCluster") -> None:
     """Raise ViolationError unless disks and stores hold what is committed."""
     multi: dict[int, list[tuple[Machine, MultiWriterPartition]]] = {}
     for machine in cluster.machines:
-        node = machine.node
-        if node is None:
-            continue
-        for shard_id, host in sorted(node.hosts.items()):
+        for shard_id, host in sorted(machine.hosts.items()):
             if isinstance(host, MultiWriterPartition):
                 multi.setdefault(shard_id, []).append((machine, host))
             elif isinstance(host, SingleWriterPartition) and host.state.failed is None:
@@ -168,8 +162,8 @@ def _check_log(cluster: "SimulatedCluster", machine: "Machine", host: "SingleWri
     require(
         host.log.log_end == truth.end,
         "agreement",
-        host.shard_id,
         f"the log on node {machine.node_id} ends at {host.log.log_end}, committed is {truth.end}",
+        host.shard_id,
     )
 
 
@@ -188,9 +182,9 @@ def _check_producers(cluster: "SimulatedCluster", machine: "Machine", host: "Par
         require(
             found == wanted,
             "producers-known",
-            host.shard_id,
             f"the last batch of producer {producer_id} is (epoch, sequence, offset) {wanted}; node {machine.node_id} takes "
             f"{found} for it",
+            host.shard_id,
         )
 
 
@@ -219,7 +213,7 @@ def _check_table(cluster: "SimulatedCluster", machine: "Machine", host: "Partiti
     require(
         found == {key: value for key, (value, _) in wanted.items()},
         "table-is-its-log",
-        host.shard_id,
         f"the store on node {machine.node_id} has {len(found)} rows, its log comes to {len(wanted)}; they differ in "
         f"{sorted(key for key in found.keys() | wanted.keys() if found.get(key) != wanted.get(key, (None,))[0])[:5]}",
+        host.shard_id,
     )

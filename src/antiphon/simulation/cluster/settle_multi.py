@@ -51,8 +51,8 @@ def entries_of(
         require(
             lsn == last.get(origin, lsn - 1) + 1,
             "lsn-order",
-            host.shard_id,
             f"on node {machine.node_id} entry {lsn} of origin {origin} comes after {last.get(origin)}",
+            host.shard_id,
         )
         last[origin] = lsn
         found[origin, lsn] = batch
@@ -75,8 +75,8 @@ def check_multi(
         require(
             not missing,
             "convergence",
-            shard_id,
             f"node {machine.node_id} has not got {sorted(missing)[:5]} (origin, LSN), its log begins with {begins}",
+            shard_id,
         )
         if host.table is not None:
             _check_rows(machine, host, entries)
@@ -104,6 +104,6 @@ def _check_rows(machine: "Machine", host: "MultiWriterPartition", entries: dict[
     require(
         found == wanted and not more,
         "convergence",
-        host.shard_id,
         f"the table on node {machine.node_id} has {found}, its entries come to {wanted}",
+        host.shard_id,
     )

@@ -43,7 +43,6 @@ def _check_version(machine: "Machine", before: int, now: int) -> None:
     require(
         now >= before,
         "metadata-rises",
-        -1,
         f"node {machine.node_id} knew metadata of version {before} and goes back to {now}",
     )
 
@@ -80,9 +79,9 @@ def _check_trim(machine: "Machine", host: "Partition", truth: "ShardTruth", log_
     require(
         log_start <= min(truth.end, host.mode.settled),
         "trimmed-committed",
-        host.shard_id,
         f"the log on node {machine.node_id} is to begin at {log_start}, committed is {truth.end}, "
         f"and it knows of {host.mode.settled}",
+        host.shard_id,
     )
 
 
@@ -92,6 +91,6 @@ def check_applied(machine: "Machine", host: "Partition", high_watermark: int, wh
     require(
         applied >= high_watermark,
         "applied-first",
-        host.shard_id,
         f"node {machine.node_id} {what} {high_watermark}, and its store is at {applied}",
+        host.shard_id,
     )

@@ -157,7 +157,7 @@ class MemoryTracer(tracing.Tracer):
 
     def _break(self, name: str, message: str) -> None:
         if self.broken is None:
-            self.broken = ViolationError(name, -1, message)
+            self.broken = ViolationError(name, message)
 
     def check(self) -> int:
         """All that was begun is over; returns how many spans that were. Raises ViolationError."""

@@ -184,9 +184,9 @@ class TableWatch:
         require(
             False,
             "table-is-its-log",
-            one.host.shard_id,
             f"the store on node {one.node_id} is at {state.applied_offset} and differs there from what the log comes to in "
             f"{len(keys)} rows: {rows} (key, in the store, by the log)",
+            one.host.shard_id,
         )
 
 

@@ -1,10 +1,13 @@
 """What is committed: per shard the batches as the first replica that knew of them has them. All others are held to that."""
 
+from collections.abc import Iterator
 from typing import NamedTuple, Protocol
 
 from xxhash import xxh3_64_intdigest
 
 from antiphon.records.batch import BatchHeader, Buffer
+from antiphon.records.changes import Effect, effects_of
+from antiphon.records.decode import Record, decode_records
 from antiphon.records.entry_id import EMPTY, EntryId
 from antiphon.simulation.violation import require
 
@@ -60,17 +63,17 @@ class ShardTruth:
             require(
                 known.digest == xxh3_64_intdigest(batch) and known.term == header.leader_epoch,
                 "log-matching",
-                self.shard_id,
                 f"{who} has another batch at {header.base_offset} (term {header.leader_epoch}, to {header.next_offset}) "
                 f"than was committed there (term {known.term}, to {known.next_offset})",
+                self.shard_id,
             )
             return False
         require(
             header.base_offset == self.end,
             "log-matching",
-            self.shard_id,
             f"{who} has a batch {header.base_offset}..{header.next_offset} where others have other borders; {self.end} "
             "is the end of what is known to be committed",
+            self.shard_id,
         )
         self._at[header.base_offset] = len(self.batches)
         data = bytes(batch)
@@ -119,6 +122,16 @@ class ShardTruth:
         """Of the last batch that was committed before this term: one who leads it late need not have what came after."""
         found = (EntryId(one.term, one.next_offset) for one in reversed(self.batches) if one.known_in < term)
         return next(found, EMPTY)
+
+    def records(self) -> Iterator[Record]:
+        """What was written, in order."""
+        for batch in self.batches:
+            yield from decode_records(batch.data)
+
+    def effects(self) -> Iterator[Effect]:
+        """What was written of a table, in order: also what transactions wrote that did not commit."""
+        for batch in self.batches:
+            yield from effects_of(batch.data)
 
     def at(self, offset: int) -> Batch | None:
         """The committed batch that begins at `offset`."""

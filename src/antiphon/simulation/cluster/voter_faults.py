@@ -123,8 +123,8 @@ def _have_join(faults: Faults, machine: "Machine") -> None:
     require(
         CLUSTER_SHARD_ID not in node.hosts or not node.hosts[CLUSTER_SHARD_ID].state.is_serving,
         "old-history-refused",
-        CLUSTER_SHARD_ID,
         f"node {machine.node_id} is of the past, and coordinates",
+        CLUSTER_SHARD_ID,
     )
     machine.kill()
     join(machine.disk, DIRECTORY)

@@ -172,8 +172,8 @@ class Watch:
         if not self._evidence.durable_log(machine.node_id, message.shard).has_end(machine.disk, end, term):
             raise ViolationError(
                 "durable-ack",
-                message.shard,
                 f"node {machine.node_id} says {message!r}, and its disk has no batch of term {term} that ends at {end}",
+                message.shard,
             )
 
     def _check_promise(self, machine: "Machine", message: Any, to: int) -> None:
@@ -185,20 +185,20 @@ class Watch:
         if term < message.term:
             raise ViolationError(
                 "durable-promise",
-                message.shard,
                 f"node {machine.node_id} says {message!r} to node {to}, and the term on its disk is {term}",
+                message.shard,
             )
         if isinstance(message, VoteReply) and term == message.term:
             require(
                 vote == to,
                 "durable-promise",
-                message.shard,
                 f"node {machine.node_id} votes for node {to} in term {term}, and the vote on its disk is for {vote}",
+                message.shard,
             )
 
     def _check_evidence(self, machine: "Machine", message: Any) -> None:
         """Of what this disk held before it was hurt the replica has everything again, or says that it has not."""
-        host = None if machine.node is None else machine.node.hosts.get(message.shard)
+        host = machine.hosts.get(message.shard)
         held = self.held.get((machine.node_id, message.shard), 0)
         if host is None or getattr(message, "damaged", False):
             return
@@ -207,15 +207,14 @@ class Watch:
         require(
             host.log.durable_end >= held,
             "no-false-evidence",
-            message.shard,
             f"node {machine.node_id} says {message!r} with a log up to {host.log.durable_end}; before its disk was hurt it "
             f"held what is committed up to {held}",
+            message.shard,
         )
 
     def note_held(self, machine: "Machine") -> None:
         """How much of what is committed the replicas of this machine hold on its disk, now."""
-        hosts = {} if machine.node is None else machine.node.hosts
-        for shard_id, host in hosts.items():
+        for shard_id, host in machine.hosts.items():
             self.held[machine.node_id, shard_id] = min(
                 self._evidence.truth(shard_id).end, host.log.durable_end
             )
@@ -312,8 +311,8 @@ class Watch:
             or log_checks.may_have_been_placed(machine, damaged)
             or (self._world.options.changes_voters and log_checks.is_new_voter(host)),
             "no-loss",
-            host.shard_id,
             f"node {machine.node_id} takes its log for damaged, and its disk lost nothing: {damaged}",
+            host.shard_id,
         )
         had = self._had.pop((machine.node_id, host.shard_id), 0)
         require(
@@ -321,9 +320,9 @@ class Watch:
             or host.log.recovery.log_end >= had  # its leader may have cut it since, in the same step
             or self._world.options.moves_replicas,  # who may have moved it away, and back
             "loss-noticed",
-            host.shard_id,
             f"node {machine.node_id} had a durable log up to {had}, and goes on from "
             f"{host.log.recovery.log_end} as if that was all",
+            host.shard_id,
         )
         if damaged is None:
             log_checks.check_opened(machine.disk, shard_path(host.shard_id), host, machine.node_id)
@@ -331,8 +330,8 @@ class Watch:
         require(
             settled <= committed or host.table is not None,  # a store is written in the step of the commit
             "watermark",
-            host.shard_id,
             f"node {machine.node_id} begins with {settled} as settled, committed is {committed}",
+            host.shard_id,
         )
         self._listen(machine, host)
         seen = _Seen(machine.node_id, host)
@@ -402,8 +401,8 @@ class Watch:
         require(
             not own_fault,
             "no-crash",
-            host.shard_id,
             f"the replica on node {machine.node_id} stopped: {error}",
+            host.shard_id,
         )
 
     def _look_at_commit(
@@ -413,8 +412,8 @@ class Watch:
         require(
             settled >= seen.settled,
             "watermark",
-            shard_id,
             f"on node {machine.node_id} {seen.settled} was settled, now {settled} is",
+            shard_id,
         )
         seen.settled = settled
         # Where more is acknowledged than is settled, the smaller of both marks counts. It may end in an older term, before
@@ -427,9 +426,9 @@ class Watch:
             require(
                 log.terms.term_before(settled) == host.state.term,
                 "older-term",
-                shard_id,
                 f"node {machine.node_id} leads term {host.state.term} and commits up to {settled}, an entry "
                 "of an older term",
+                shard_id,
             )
         start = max(seen.checked, log.log_start)
         if settled <= start or log.log_end < settled:
@@ -454,8 +453,8 @@ class Watch:
             require(
                 applied <= truth.end,
                 "applied-committed",
-                shard_id,
                 f"the store on node {machine.node_id} is at {applied}, committed is {truth.end}",
+                shard_id,
             )
 
     def _batches(self, machine: "Machine", host: "Partition", at: int, end: int) -> Iterator[Buffer]:
@@ -472,8 +471,8 @@ class Watch:
             require(
                 found,
                 "log-matching",
-                host.shard_id,
                 f"node {machine.node_id} says that {end} is settled, and has no batch at {at}",
+                host.shard_id,
             )
             yield from found
             at = read_header(found[-1]).next_offset
@@ -483,16 +482,16 @@ class Watch:
         require(
             other == machine.node_id,
             "one-leader",
-            host.shard_id,
             f"nodes {other} and {machine.node_id} both lead term {host.state.term}",
+            host.shard_id,
         )
         committed, log = self._evidence.truth(host.shard_id).before_term(host.state.term), host.log
         end = committed.offset
         require(
             log.log_end >= end and (log.log_start >= end or log.terms.holds(committed)),
             "leader-completeness",
-            host.shard_id,
             f"node {machine.node_id} leads term {host.state.term} with a log of {log.end}, committed before is {committed}",
+            host.shard_id,
         )
         if host.state.is_serving:
             seen.ready_term = host.state.term

@@ -59,8 +59,8 @@ class MultiTruth:
         require(
             (one.crc, len(known)) == (other.crc, len(batch)),
             "identity",
-            self.shard_id,
             f"entry {name[1]} of origin {name[0]} is another one on node {node} than elsewhere",
+            self.shard_id,
         )
         self.had.setdefault(node, set()).add(name)
 
@@ -158,8 +158,7 @@ class MultiWatch:
 
     def is_sound(self, machine: "Machine", needed: Mapping[int, Vclock]) -> bool:
         """Have the replicas of this machine got that back, on its disk, and know it?"""
-        hosts = {} if machine.node is None else machine.node.hosts
-        for host in hosts.values():
+        for host in machine.hosts.values():
             if isinstance(host, MultiWriterPartition):
                 multi = host.replica
                 if multi.damaged or not covers(multi.vclock, needed.get(host.shard_id, ())):
@@ -193,8 +192,8 @@ class MultiWatch:
                 require(
                     False,
                     "no-split-brain",
-                    multi.shard,
                     f"node {machine.node_id} found other histories: {multi.splits} (node: origin, LSN)",
+                    multi.shard,
                 )
             if multi.log.durable_end != seen.end or multi.log.index.base != seen.base:
                 self._look_at_log(machine, seen)
@@ -226,8 +225,8 @@ class MultiWatch:
         require(
             damaged is None or damaged.joins or node in self._evidence.hurt,
             "no-loss",
-            host.shard_id,
             f"node {node} takes its log for damaged, and its disk lost nothing: {damaged}",
+            host.shard_id,
         )
         had = truth.clocks.get(node, ())
         require(
@@ -235,8 +234,8 @@ class MultiWatch:
             or covers(multi.vclock, had)
             or self._options.moves_replicas,  # who may have moved it away, and back
             "loss-noticed",
-            host.shard_id,
             f"the disk of node {node} held {had}, and it goes on from {multi.vclock} as if that was all",
+            host.shard_id,
         )
         truth.skips(node, seen.base.clock)
         tell = host.clients.committed
@@ -267,8 +266,8 @@ class MultiWatch:
         require(
             is_hurt or seen.clock[LOCAL + 1 :] == multi.vclock[LOCAL + 1 :],
             "clock-is-its-log",
-            multi.shard,
             f"node {machine.node_id} says that it has {multi.vclock}, its log up to {seen.at} comes to {seen.clock}",
+            multi.shard,
         )
 
     def _read(self, machine: "Machine", seen: _Seen, truth: MultiTruth, end: int) -> None:
@@ -285,8 +284,8 @@ class MultiWatch:
             require(
                 batch is not None,
                 "durable-log",
-                truth.shard_id,
                 f"the disk of node {node} has no batch at {seen.at}, though {end} is called durable",
+                truth.shard_id,
             )
             data = cast("bytes", batch)
             header = read_header(data)
@@ -297,8 +296,8 @@ class MultiWatch:
                 require(
                     lsn == component(seen.clock, origin) + 1,
                     "lsn-order",
-                    truth.shard_id,
                     f"on node {node} entry {lsn} of origin {origin} comes after {component(seen.clock, origin)}",
+                    truth.shard_id,
                 )
                 truth.take((origin, lsn), data, node)
                 seen.move(origin, lsn)
@@ -322,8 +321,8 @@ class MultiWatch:
                     require(
                         (origin, lsn) in had or lsn <= component(skipped, origin),
                         "trimmed-by-all",
-                        truth.shard_id,
                         f"node {node} trims entry {lsn} of origin {origin}, which node {member} never had",
+                        truth.shard_id,
                     )
         truth.retired = join(truth.retired, base.clock)
         truth.skips(node, base.clock)
@@ -342,8 +341,8 @@ class MultiWatch:
             require(
                 found == (None if cell.value is None else (cell.value, cell.version[0])),
                 "last-writer-wins",
-                seen.multi.shard,
                 f"the table on node {machine.node_id} has {found} at {key!r}, the newest in its log is {cell}",
+                seen.multi.shard,
             )
 
     # -- what is said ---------------------------------------------------------------------------------------------------
@@ -358,15 +357,15 @@ class MultiWatch:
         require(
             covers(seen.clock, message.vclock),
             "durable-ack",
-            message.shard,
             f"node {machine.node_id} says that it has {message.vclock}, on its disk is {seen.clock}",
+            message.shard,
         )
         for entry in message.entries if isinstance(message, Relay) else ():
             require(
                 entry.lsn <= component(seen.clock, entry.origin),
                 "durable-ack",
-                message.shard,
                 f"node {machine.node_id} passes on entry {entry.lsn} of origin {entry.origin}, on its disk is {seen.clock}",
+                message.shard,
             )
 
     def _check_told(self, machine: "Machine", seen: _Seen, high_watermark: int) -> None:
@@ -376,9 +375,9 @@ class MultiWatch:
         require(
             high_watermark <= seen.at,
             "durable-ack",
-            seen.multi.shard,
             f"node {machine.node_id} tells clients that {high_watermark} is committed, its disk holds what is before "
             f"{seen.at}",
+            seen.multi.shard,
         )
 
     # -- at the end -------------------------------------------------------------------------------------------------------

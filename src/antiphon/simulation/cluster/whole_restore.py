@@ -118,7 +118,7 @@ class KnownCut:
 
     def require(self, condition: bool, shard_id: int, what: str) -> None:
         """Raise ViolationError unless this is as it was at the cut."""
-        require(condition, "restore-is-the-cut", shard_id, f"restored from {self.backup.name}: {what}")
+        require(condition, "restore-is-the-cut", f"restored from {self.backup.name}: {what}", shard_id)
 
     # -- logs and transactions ----------------------------------------------------------------------------------
 
@@ -145,7 +145,7 @@ class KnownCut:
                 of_state = 0 if saved.state is None or topic.kind != Kind.TABLE.value else saved.state.offset
                 latest[saved.shard_id] = max(self._truths[saved.shard_id].latest_start, of_state)
         for machine in cluster.machines:
-            for shard_id, host in () if machine.node is None else machine.node.hosts.items():
+            for shard_id, host in machine.hosts.items():
                 newest, start = latest.get(shard_id, host.log.log_start), host.log.log_start
                 self.require(
                     start <= newest,
@@ -170,8 +170,8 @@ class KnownCut:
             require(
                 said is None or said[0] is bool(one.decided),
                 "restore-decides",
-                one.shard_id,
                 f"{one} at the cut of {self.backup.name}; its marker in the restored cluster is {said}",
+                one.shard_id,
             )
             if said is None and one.decided is not None:
                 found.append(one)
@@ -210,9 +210,7 @@ def _rows(truths: Any) -> dict[int, Row]:
     """The newest row of each transactional id, by the producer that it names."""
     newest: dict[bytes, bytes | None] = {}
     for truth in truths:
-        for batch in truth.batches:
-            if not read_header(batch.data).is_control:
-                newest |= {bytes(one.key or b""): one.value for one in decode_records(batch.data)}
+        newest |= {bytes(one.key or b""): one.value for one in truth.records()}
     rows = [msgspec.msgpack.decode(value, type=Row) for value in newest.values() if value]
     return {row.producer_id: row for row in rows}
 

@@ -115,22 +115,33 @@ class Transport(transports.Transport):
 
     def close(self) -> None:
         """See asyncio."""
-        if not self.closing:
-            self.closing = True
-            self.out.finish()
-            if self.inward.unsent_bytes:
-                self._refuse_rest()
-            self.ended(None)
+        self.end(None, refuses=True)
 
     def abort(self) -> None:
         """See asyncio."""
-        if not self.closing:
-            self.closing = True
+        self.end(None, drops=True, refuses=True)
+
+    def end(
+        self, error: Exception | None, *, drops: bool = False, finishes: bool = True, refuses: bool = False
+    ) -> None:
+        """Close this end, if it is open.
+
+        Args:
+            error: what its protocol is told; None: nothing is wrong.
+            drops: what is under way to the other end is lost.
+            finishes: the other end is told.
+            refuses: what the other end has sent, and this one has not taken, is answered with a reset.
+        """
+        if self.closing:
+            return
+        self.closing = True
+        if drops:
             self.out.drop()
+        if finishes:
             self.out.finish()
-            if self.inward.unsent_bytes:
-                self._refuse_rest()
-            self.ended(None)
+        if refuses and self.inward.unsent_bytes:
+            self._refuse_rest()
+        self.ended(error)
 
     def _refuse_rest(self) -> None:
         """What comes to an end that is closed is answered with a reset. Who reads has learned of the end before that."""
@@ -140,10 +151,7 @@ class Transport(transports.Transport):
 
     def was_reset(self) -> None:
         """The other end takes no more: what it did not get is lost, and this one is told, whether it reads or not."""
-        if not self.closing:
-            self.closing = True
-            self.out.drop()
-            self.ended(ConnectionResetError(104, "reset"))
+        self.end(ConnectionResetError(104, "reset"), drops=True, finishes=False)
 
     def ended(self, error: Exception | None) -> None:
         """The protocol is told that this end of the connection is gone."""
@@ -167,9 +175,7 @@ class Transport(transports.Transport):
         while self._inbox and self.reading and not self.closing:
             data = self._inbox.popleft()
             if data is None:
-                self.closing = True
-                self.out.finish()
-                self.ended(None)
+                self.end(None)
                 return
             buffer: Any = None
             if isinstance(self.protocol, asyncio.BufferedProtocol):
@@ -199,26 +205,17 @@ class Transport(transports.Transport):
     def reset(self) -> None:
         """The connection breaks: what is under way is lost, both ends are told."""
         for end in (self, self.other):
-            if not end.closing:
-                end.closing = True
-                end.out.drop()
-                end.ended(ConnectionResetError(104, "reset"))
+            end.end(ConnectionResetError(104, "reset"), drops=True, finishes=False)
 
     def break_off(self, late_s: float) -> None:
         """This end is told that the connection broke; what it had sent arrives all the same, later by `late_s`."""
         if not self.closing:
-            self.closing = True
             self.out.stall(late_s)
-            self.out.finish()
-            self.ended(ConnectionResetError(104, "reset"))
+            self.end(ConnectionResetError(104, "reset"))
 
     def give_up(self) -> None:
         """This end has not heard anything for too long."""
-        if not self.closing:
-            self.closing = True
-            self.out.drop()
-            self.out.finish()
-            self.ended(TimeoutError(110, "timed out"))
+        self.end(TimeoutError(110, "timed out"), drops=True)
 
     def process_died(self, *, silently: bool, sent_arrives: bool) -> None:
         """The process is gone; its kernel ends the connection, or the whole machine is gone."""

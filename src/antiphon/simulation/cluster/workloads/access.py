@@ -25,7 +25,7 @@ from antiphon.simulation.cluster.accounts import credential_of, password_of
 from antiphon.simulation.cluster.drawing import Drawn, seldom
 from antiphon.simulation.cluster.kafka_client import KafkaClient, NoAnswerError
 from antiphon.simulation.cluster.workloads.access_history import AccessHistory, Moment, allowed
-from antiphon.simulation.cluster.workloads.http import get_page
+from antiphon.simulation.cluster.workloads.http import page_or_nothing
 from antiphon.simulation.cluster.workloads.logins import log_in_to_kafka
 from antiphon.simulation.cluster.workloads.registry import workload
 from antiphon.simulation.cluster.workloads.workload import PATIENCE_S, Workload, administer_all, insist
@@ -101,15 +101,12 @@ class AccessWorkload(Workload):
     def check(self) -> None:
         """See `Workload`: every node knows what is committed, and nothing else."""
         known = self.history.now()
-        for node_id, machine in enumerate(self.cluster.machines):
-            if machine.node is None:
-                continue
-            book = machine.node.view.access
+        for node in self.cluster.nodes:
+            book = node.view.access
             require(
                 (frozenset(book.users), frozenset(book.acls.values())) == (known.users, known.acls),
                 "access-known",
-                -1,
-                f"node {node_id} knows other users or entries than are committed at version {known.version}",
+                f"node {node.node_id} knows other users or entries than are committed at version {known.version}",
             )
 
     def _native(self, node: int) -> str:
@@ -163,7 +160,6 @@ class AccessWorkload(Workload):
         require(
             self.history.could(since, lambda known: (user in known.users) == taken),
             "login",
-            -1,
             f"node {node} {'takes' if taken else 'refuses'} a login of {user}, "
             f"{'who was no user' if taken else 'who was a user'} from version {since.version} on",
         )
@@ -185,9 +181,9 @@ class AccessWorkload(Workload):
         require(
             self.history.could(since, lambda known: allowed(known, user, operation, topic) == passed),
             "access",
-            self.shard_ids[topic],
             f"node {node} {'lets' if passed else 'does not let'} {user} {operation} {topic}, which was "
             f"{'denied' if passed else 'allowed'} from version {since.version} on",
+            self.shard_ids[topic],
         )
 
     async def _work_native(self, process: "Process", user: str) -> None:
@@ -274,9 +270,11 @@ class AccessWorkload(Workload):
         address = (self.cluster.machines[node].host, KAFKA_PORT)
         since = self.history.moment(node)
         if writes:
-            answer = await kafka.ask(address, PRODUCE, PRODUCE_VERSION, produce(topic, some_batch()))
+            answer = await kafka.ask(address, PRODUCE, PRODUCE_VERSION, m.produce_one(topic, some_batch()))
         else:
-            answer = await kafka.ask(address, FETCH, FETCH_VERSION, fetch(topic))
+            answer = await kafka.ask(
+                address, FETCH, FETCH_VERSION, m.fetch_one(topic, 0, 0, 1000, total_bytes=1000, min_bytes=0)
+            )
         error = answer.topics[0].partitions[0].error_code if answer.topics else code.UNKNOWN_SERVER_ERROR
         passed = False if error == code.TOPIC_AUTHORIZATION_FAILED else True if error in PASSED else None
         self._judge(user, node, Operation.WRITE if writes else Operation.READ, topic, since, passed)
@@ -286,16 +284,10 @@ class AccessWorkload(Workload):
         draw = process.random
         while not self.stopped:
             host, page = self.cluster.machines[self.any_node(draw)].host, draw.choice(PAGES)
-            try:
-                async with asyncio.timeout(PATIENCE_S):
-                    answer = await get_page(host, page)
-            except (OSError, TimeoutError):
-                answer = b""
+            answer = await page_or_nothing(host, page)
             if answer:
                 status = answer.split(b" ", 2)[1]
-                require(
-                    status == b"401", "page-denied", -1, f"{host} answers {page} with {status!r} to nobody"
-                )
+                require(status == b"401", "page-denied", f"{host} answers {page} with {status!r} to nobody")
             await asyncio.sleep(draw.uniform(0.0, 0.5))
 
     # -- who takes too much ---------------------------------------------------------------------------------------
@@ -309,7 +301,7 @@ class AccessWorkload(Workload):
                 if await self._log_in_kafka(kafka, node, LIMITED):
                     flood = self._flood(node)
                     while not self.stopped:
-                        await kafka.ask(address, PRODUCE, PRODUCE_VERSION, produce(TOPICS[0], FLOOD))
+                        await kafka.ask(address, PRODUCE, PRODUCE_VERSION, m.produce_one(TOPICS[0], FLOOD))
                         flood.answered()
             except NoAnswerError:
                 await asyncio.sleep(draw.uniform(0.0, 0.5))
@@ -365,7 +357,6 @@ class Flood:
         require(
             sent <= most,
             "quota",
-            -1,
             f"node {self._node} took {sent:,} bytes of {LIMITED} before another request in {passed_s:.1f} s; "
             f"its quota lets at most {most:,.0f} through",
         )
@@ -377,18 +368,3 @@ def some_batch() -> bytes:
 
 
 FLOOD: Final = bytes(build_batch([(None, bytes(FLOOD_BYTES), (), 1)]))
-
-
-def produce(topic: str, batch: bytes) -> m.ProduceRequest:
-    """One batch for a topic's first partition."""
-    partition = m.ProducePartition(index=0, records=batch)
-    return m.ProduceRequest(
-        acks=-1, timeout_ms=2_000, topics=[m.ProduceTopic(name=topic, partitions=[partition])]
-    )
-
-
-def fetch(topic: str) -> m.FetchRequest:
-    """What a topic's first partition begins with, now."""
-    partition = m.FetchPartition(index=0, offset=0, max_bytes=1000)
-    topics = [m.FetchTopic(name=topic, partitions=[partition])]
-    return m.FetchRequest(max_wait_ms=0, min_bytes=0, max_bytes=1000, topics=topics)

@@ -99,11 +99,11 @@ class ApiWorkload(Workload):
         try:
             decoded = msgspec.json.decode(told, type=answer if status == OK else Problem)
         except msgspec.DecodeError as error:
-            require(False, "api", -1, f"{host}{path} answers {status}: {error}: {told[:300]!r}")
+            require(False, "api", f"{host}{path} answers {status}: {error}: {told[:300]!r}")
         # A topic needs as many nodes as it has replicas, and some are down now.
         is_short = isinstance(decoded, Problem) and "alive" in decoded.facts
         is_fine = status == OK or status in BUSY or is_short
-        require(is_fine, "api", -1, f"{host}{path} answers {status}: {told[:300]!r}")
+        require(is_fine, "api", f"{host}{path} answers {status}: {told[:300]!r}")
         self.cluster.tell("api", path, status)
         return decoded if status == OK else None
 
@@ -128,14 +128,14 @@ class ApiWorkload(Workload):
             start = piece.next
         self.outcomes["api-lists"] += 1
         wanted = [f"listed-{number}" for number in range(2 * PIECE)]
-        require(seen == wanted, "api", -1, f"{host} lists {seen} in pieces, and there are {wanted}")
+        require(seen == wanted, "api", f"{host} lists {seen} in pieces, and there are {wanted}")
 
     async def _plan(self, host: str, name: str) -> None:
         route = next(one for one in ROUTES if one.name == "create_topic")
         said = await self._ask(host, "/api/topics?dry_run=true", route.answers, {"name": name, "shards": 2})
         if said is not None:
             self.outcomes["api-plans"] += 1
-            require(said.plan is not None and said.plan.changed == 2, "api", -1, f"{host} plans {said}")
+            require(said.plan is not None and said.plan.changed == 2, "api", f"{host} plans {said}")
 
     async def _make(self, host: str, name: str) -> None:
         route = next(one for one in ROUTES if one.name == "create_topic")
@@ -158,7 +158,7 @@ class ApiWorkload(Workload):
         self.cluster.tell("form", f"{step} {name}", status)
         # A topic needs as many nodes as it has replicas, and some are down now.
         is_fine = status in {OK, SEE_OTHER, *BUSY} or b"alive" in told
-        require(is_fine, "api", -1, f"{host} answers {status} to a form: {told[:300]!r}")
+        require(is_fine, "api", f"{host} answers {status} to a form: {told[:300]!r}")
         return (
             (status, told) if status in {OK, SEE_OTHER} and (told.endswith(b"</html>") or not told) else None
         )
@@ -168,12 +168,12 @@ class ApiWorkload(Workload):
         if said is not None:
             self.outcomes["forms-planned"] += 1
             shown = said[1].count(b"<td>made</td>")
-            require((said[0], shown) == (OK, 2), "api", -1, f"{host} shows {shown} shards for a plan of two")
+            require((said[0], shown) == (OK, 2), "api", f"{host} shows {shown} shards for a plan of two")
 
     async def _make_by_form(self, host: str, name: str) -> None:
         said = await self._fill_in(host, "carry", name)
         if said is not None:
-            require(said[0] == SEE_OTHER, "api", -1, f"{host} answers {said[0]} to who has a topic made")
+            require(said[0] == SEE_OTHER, "api", f"{host} answers {said[0]} to who has a topic made")
             self.outcomes["forms-carried-out"] += 1
             self._made.append(name)
 
@@ -187,6 +187,6 @@ class ApiWorkload(Workload):
                 continue
             known = {topic.name for topic in node.gateway.metadata.topics}
             planned = sorted(name for name in known if name.startswith("planned-"))
-            require(not planned, "api", -1, f"{machine.host} knows topics that were planned only: {planned}")
+            require(not planned, "api", f"{machine.host} knows topics that were planned only: {planned}")
             lost = [name for name in self._made if name not in known]
-            require(not lost, "api", -1, f"{machine.host} does not know topics that were made: {lost}")
+            require(not lost, "api", f"{machine.host} does not know topics that were made: {lost}")

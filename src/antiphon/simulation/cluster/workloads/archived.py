@@ -38,9 +38,9 @@ from antiphon.model.requests import (
     TableWrite,
     TrimShard,
 )
-from antiphon.records.batch import BatchHeader, iter_batches, read_header, validate_batch
+from antiphon.records.batch import BatchHeader, iter_batches, validate_batch
 from antiphon.records.builder import build_batch
-from antiphon.records.decode import Record, decode_records
+from antiphon.records.decode import decode_records
 from antiphon.simulation.cluster import kafka_messages as m
 from antiphon.simulation.cluster.archive_place import SCHEME, ArchivePlace
 from antiphon.simulation.cluster.drawing import Drawn, seldom
@@ -282,13 +282,14 @@ class ArchivedWorkload(KafkaWorkload):
         draw, shard_id = client.random, self.shard_ids[partition]
         address, _ = await client.leader(TOPIC, partition)
         held = self._holder(partition, position)
-        one = m.FetchPartition(index=partition, offset=position, max_bytes=draw.choice((1, 300, 1 << 20)))
-        request = m.FetchRequest(
-            max_wait_ms=draw.choice((0, 50, 500)),
+        request = m.fetch_one(
+            TOPIC,
+            partition,
+            position,
+            draw.choice((1, 300, 1 << 20)),
+            wait_ms=draw.choice((0, 50, 500)),
             min_bytes=draw.choice((1, 10_000)),
-            max_bytes=1 << 20,
             isolation=draw.choice((0, 1)),
-            topics=[m.FetchTopic(name=TOPIC, partitions=[one])],
         )
         answer: m.FetchResponse = await client.ask(address, FETCH, 12, request)
         found = answer.topics[0].partitions[0]
@@ -296,13 +297,13 @@ class ArchivedWorkload(KafkaWorkload):
             require(
                 held is None,
                 "archived-position",
-                shard_id,
                 f"a consumer is told that {position} is out of range, and {held and held.name} has it",
+                shard_id,
             )
             self.outcomes["archive-gone"] += 1
             return await self._begin_again(client, address, partition, position)
         if found.error_code:
-            require(found.error_code in FETCHED_AGAIN, "fetch-refused", shard_id, f"error {found.error_code}")
+            require(found.error_code in FETCHED_AGAIN, "fetch-refused", f"error {found.error_code}", shard_id)
             self.outcomes["archive-waits"] += found.error_code == code.KAFKA_STORAGE_ERROR
             client.forget(TOPIC, partition)
             await client.back_off()
@@ -320,15 +321,15 @@ class ArchivedWorkload(KafkaWorkload):
             require(
                 header.base_offset <= position < header.next_offset,
                 "archived-order",
-                truth.shard_id,
                 f"a consumer at {position} gets {header.base_offset}..{header.next_offset}",
+                truth.shard_id,
             )
             require(
                 header.next_offset <= found.high_watermark <= truth.end,
                 "archived-end",
-                truth.shard_id,
                 f"a consumer gets {header.base_offset}..{header.next_offset}, told of a high watermark of "
                 f"{found.high_watermark}; committed is {truth.end}",
+                truth.shard_id,
             )
             known = truth.at(header.base_offset)
             if known is None or known.data != data:
@@ -341,21 +342,21 @@ class ArchivedWorkload(KafkaWorkload):
         require(
             start < truth.latest_start,
             "archived-order",
-            truth.shard_id,
             f"a consumer gets another batch at {start} than was committed there, and no log begins behind it",
+            truth.shard_id,
         )
         wanted = [
             record
             for batch in truth.batches
             if batch.base_offset < end and batch.next_offset > start
-            for record in _records(batch.data)
+            for record in decode_records(batch.data)
             if start <= record.offset < end
         ]
         require(
-            _records(data) == wanted,
+            decode_records(data) == wanted,
             "archived-order",
-            truth.shard_id,
             f"a consumer gets other records in {start}..{end} than were committed there",
+            truth.shard_id,
         )
         self.outcomes["read-archived"] += len(wanted)
 
@@ -369,8 +370,8 @@ class ArchivedWorkload(KafkaWorkload):
         require(
             position < first,
             "archived-position",
-            self.shard_ids[partition],
             f"a consumer is told that {position} is out of range, and then that records begin at {first}",
+            self.shard_ids[partition],
         )
         return first
 
@@ -394,7 +395,3 @@ def _rows(header: BatchHeader, batch: bytes, partition: int, start: int) -> list
         for record in decode_records(batch)
         if record.offset >= start
     ]
-
-
-def _records(data: bytes) -> list[Record]:
-    return [] if read_header(data).is_control else decode_records(data)

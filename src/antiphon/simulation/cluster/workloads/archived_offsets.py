@@ -92,9 +92,9 @@ class ToldOffsets:
         require(
             began <= latest and self._reaches(partition, began, logs_begin),
             "archived-start",
-            self._shard_ids[partition],
             f"a consumer is told that records begin at {began}; the archive reaches all logs from {latest} on, and none "
             f"began before {logs_begin}",
+            self._shard_ids[partition],
         )
         return began
 
@@ -131,8 +131,8 @@ class ToldOffsets:
             require(
                 told.error_code in RETRIABLE,
                 "offset-refused",
-                self._shard_ids[partition],
                 f"an offset ({asked}) is refused with error {told.error_code}",
+                self._shard_ids[partition],
             )
             client.forget(TOPIC, partition)
             return None
@@ -168,9 +168,9 @@ class ToldOffsets:
         require(
             missed is None,
             "archived-time",
-            self._shard_ids[partition],
             f"a consumer asks for {asked_ms} ms and is told that {told} that late; {missed} is as well, and records "
             f"begin at {first} or before",
+            self._shard_ids[partition],
         )
 
     def _judge_answer(self, partition: int, asked_ms: int, told: Any, logs_begin: int) -> None:
@@ -180,16 +180,16 @@ class ToldOffsets:
         require(
             record is not None and record.time_ms == told.timestamp >= asked_ms,
             "archived-time",
-            self._shard_ids[partition],
             f"a consumer asks for {asked_ms} ms and is told of a record at {told.offset} of {told.timestamp} ms; committed "
             f"there is {record}",
+            self._shard_ids[partition],
         )
         require(
             self._reaches(partition, int(told.offset), logs_begin),
             "archived-time",
-            self._shard_ids[partition],
             f"a consumer asks for {asked_ms} ms and is told of {told.offset}, from where files do not reach a log; none "
             f"began before {logs_begin}",
+            self._shard_ids[partition],
         )
 
     def _latest_start(self, partition: int, known: int) -> int:

@@ -158,4 +158,4 @@ class AskedFor(Generic[K, V]):
             self._books.append(book)
 
     def _require(self, condition: object, what: str, message: str) -> None:
-        require(condition, f"{self._kind}-{what}", -1, message)
+        require(condition, f"{self._kind}-{what}", message)

@@ -42,8 +42,8 @@ class AuditorWorkload(Workload):
         self._serial = 0
         self.outcomes = {"told": 0, "not_told": 0, "notes_judged": 0}
 
-    async def _work(self, process: "Process", _number: int) -> None:
-        db, draw = await self.connected(), process.random
+    async def _work_with(self, db: AsyncClient, process: "Process", _number: int) -> None:
+        draw = process.random
         watching = asyncio.get_running_loop().create_task(self._watch())
         while not self.stopped:
             node_id = draw.choice(sorted(self._may_say))
@@ -53,7 +53,6 @@ class AuditorWorkload(Workload):
             await self._tell(db, node_id, NoteAudit(shards, found))
             await asyncio.sleep(draw.uniform(0.0, PAUSE_S))
         watching.cancel()
-        await db.close()
 
     async def _watch(self) -> None:
         while True:
@@ -82,15 +81,13 @@ class AuditorWorkload(Workload):
     def check(self) -> None:
         """See `Workload`."""
         self._forget_hurt()
-        for machine in self.cluster.machines:
-            if machine.node is None:
-                continue
-            said = {one.shard_id: one.what for one in machine.node.care.findings.now if one.kind == KIND}
-            for shard_id, texts in self._may_say[machine.node_id].items():
+        for node in self.cluster.nodes:
+            said = {one.shard_id: one.what for one in node.care.findings.now if one.kind == KIND}
+            for shard_id, texts in self._may_say[node.node_id].items():
                 self.outcomes["notes_judged"] += 1
                 require(
                     said.get(shard_id, "") in texts,
                     "audit-note",
+                    f"node {node.node_id} says {said.get(shard_id, '')!r}; it was told one of {sorted(texts)}",
                     shard_id,
-                    f"node {machine.node_id} says {said.get(shard_id, '')!r}; it was told one of {sorted(texts)}",
                 )

@@ -7,7 +7,6 @@ from antiphon.backup import prune
 from antiphon.backup.create import create_backup
 from antiphon.backup.manifest import Backup, load, names_in
 from antiphon.backup.verify import log_of, verify_backup
-from antiphon.errors import AntiphonError
 from antiphon.model.metadata import Kind, is_multi
 from antiphon.simulation.cluster.backup_place import MemoryPlace
 from antiphon.simulation.cluster.drawing import Drawn, seldom
@@ -71,52 +70,42 @@ class BackupWorkload(Workload):
 
     def begin(self) -> None:
         """See `Workload`."""
-        self.spawn_all(WRITERS, self._write)
+        self.spawn_all(WRITERS, self.with_client(self._write))
         self.spawn_all(self.cluster.options.backup_makers, self._work)
-        self.spawn("restorer", self._restore)
+        self.spawn("restorer", self.with_client(self._restore))
 
-    async def _write(self, process: "Process", number: int) -> None:
-        db, draw, serial = await self.connected(), process.random, 0
+    async def _write(self, db: "AsyncClient", process: "Process", number: int) -> None:
+        draw, serial = process.random, 0
         while not self.stopped:
             serial += 1
             text = f"{number}:{serial}"
-            try:
+            with self.tells("backed-up-write-unknown", text):
                 if draw.random() < 0.6:
                     await db.topic(TOPIC).append(text, shard=draw.randrange(2), timeout_s=PATIENCE_S)
                 else:
                     row = b"%d" % draw.randrange(KEYS)
                     await db.table(TABLE).put(row, text.encode(), timeout_s=PATIENCE_S)
-            except AntiphonError as error:
-                self.cluster.tell("backed-up-write-unknown", text, error.code)
             await self.think(process)
-        await db.close()
 
-    async def _work(self, process: "Process", _number: int) -> None:
-        db, draw = await self.connected(), process.random
+    async def _work_with(self, db: "AsyncClient", process: "Process", _number: int) -> None:
+        draw = process.random
         while not self.stopped:
             await asyncio.sleep(draw.uniform(0.02, 0.5))
-            try:
+            with self.tells("backup-failed", count="backups-failed"):
                 if draw.random() < 0.3:
                     await asyncio.to_thread(self._prune, draw.choice((1, 2, 3)))
                 else:
                     await self._back_up(db, draw.choice(LEASES_MS))
-            except AntiphonError as error:
-                self.outcomes["backups-failed"] += 1
-                self.cluster.tell("backup-failed", error.code)
-        await db.close()
 
-    async def _restore(self, process: "Process") -> None:
-        db, draw = await self.connected(), process.random
+    async def _restore(self, db: "AsyncClient", process: "Process") -> None:
+        draw = process.random
         while not self.stopped:
             await asyncio.sleep(draw.uniform(0.2, 2.0))
             if not self.restores.may_begin:
                 continue
-            try:
+            with self.tells("restore-failed"):
                 kind = await self.restores.restore(db, draw.choice((TOPIC, TABLE)))
                 self.outcomes["restored-tables" if kind is Kind.TABLE else "restored-topics"] += 1
-            except AntiphonError as error:
-                self.cluster.tell("restore-failed", error.code)
-        await db.close()
 
     async def _back_up(self, db: "AsyncClient", lease_ms: int) -> None:
         before = {shard_id: self.cluster.evidence.truth(shard_id).end for shard_id in self.shard_ids}
@@ -132,8 +121,8 @@ class BackupWorkload(Workload):
             require(
                 ends[shard_id] >= end,
                 "backup-lacks-committed",
-                shard_id,
                 f"{made.name} has the log up to {ends[shard_id]}; {end} was committed before it was begun",
+                shard_id,
             )
 
     def _prune(self, keep: int) -> None:
@@ -143,11 +132,11 @@ class BackupWorkload(Workload):
         self.outcomes["backups-pruned"] += len(done.backups)
         needed = {path for name in names_in(self.place) for path in prune.files_of(load(self.place, name))}
         left = {path for backup in going for path in prune.files_of(backup)} & self.place.paths - needed
-        require(not left, "prune-leaves-files", -1, f"nobody needs them: {sorted(left)[:5]}")
+        require(not left, "prune-leaves-files", f"nobody needs them: {sorted(left)[:5]}")
 
     def _judge(self, backup: Backup) -> None:
         found = verify_backup(self.place, backup)
-        require(not found.problems, "backup-whole", -1, f"{backup.name}: {found.problems}")
+        require(not found.problems, "backup-whole", f"{backup.name}: {found.problems}")
         for shard in backup.shards:
             if shard.shard_id not in self.shard_ids:
                 continue
@@ -158,11 +147,11 @@ class BackupWorkload(Workload):
                 require(
                     known is not None and known.data == batch,
                     "backup-is-committed",
-                    shard.shard_id,
                     f"{backup.name} has a batch at {header.base_offset}; committed is {known}",
+                    shard.shard_id,
                 )
                 at = header.next_offset
-            require(at == shard.end, "backup-whole", shard.shard_id, f"the log ends at {at}, not {shard.end}")
+            require(at == shard.end, "backup-whole", f"the log ends at {at}, not {shard.end}", shard.shard_id)
 
     def check(self) -> None:
         """See `Workload`. What no manifest names is left over from backups that failed."""

@@ -48,11 +48,9 @@ class BulkWorkload(Workload):
         """See `Workload`."""
         await make_table(self.cluster, db, ORDERED, {"key.sorting": "hierarchical"})
 
-    async def _work(self, process: "Process", number: int) -> None:
-        db = await self.connected()
+    async def _work_with(self, db: AsyncClient, process: "Process", number: int) -> None:
         lines = [self._line(db, process, f"{number}-{line}") for line in range(IN_FLIGHT)]
         await asyncio.gather(*lines)
-        await db.close()
 
     async def _line(self, db: AsyncClient, process: "Process", name: str) -> None:
         draw, serial = process.random, 0
@@ -113,10 +111,8 @@ class BulkWorkload(Workload):
     def check(self) -> None:
         """See `Workload`."""
         found: dict[bytes, bytes] = {}
-        for machine in self.cluster.machines:
-            if machine.node is None:
-                continue
-            for topic in machine.node.view.cluster().topics:
+        for node in self.cluster.nodes:
+            for topic in node.view.cluster().topics:
                 if topic.name in self._tables:
                     for shard in topic.shards:
                         rows = folded(self.cluster, shard.shard_id)
@@ -125,6 +121,5 @@ class BulkWorkload(Workload):
             require(
                 found.get(key) == value,
                 "acknowledged-kept",
-                -1,
                 f"the bulk write of {key!r} was acknowledged, and the table's logs do not have it",
             )

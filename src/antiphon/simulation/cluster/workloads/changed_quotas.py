@@ -22,7 +22,7 @@ from antiphon.simulation.cluster import kafka_messages as m
 from antiphon.simulation.cluster.accounts import credential_of, password_of
 from antiphon.simulation.cluster.kafka_client import NoAnswerError
 from antiphon.simulation.cluster.oxia_client import CallError, NoEndError
-from antiphon.simulation.cluster.workloads.http import send
+from antiphon.simulation.cluster.workloads.http import page_or_nothing
 from antiphon.simulation.cluster.workloads.lines import (
     OK,
     TOO_MANY,
@@ -35,7 +35,7 @@ from antiphon.simulation.cluster.workloads.lines import (
 )
 from antiphon.simulation.cluster.workloads.logins import UNKNOWN_SHARD
 from antiphon.simulation.cluster.workloads.meters import Meter, MeteredWorkload
-from antiphon.simulation.cluster.workloads.workload import PATIENCE_S, insist
+from antiphon.simulation.cluster.workloads.workload import insist
 from antiphon.simulation.runtime.process import Shield
 from antiphon.simulation.violation import require
 
@@ -88,9 +88,7 @@ class _KafkaSender(_Sender):
     KIND = KafkaLine
 
     async def send(self) -> bool:
-        partition = m.ProducePartition(index=0, records=BATCH)
-        topics = [m.ProduceTopic(name="nobody-may", partitions=[partition])]
-        request = m.ProduceRequest(acks=-1, timeout_ms=2_000, topics=topics)
+        request = m.produce_one("nobody-may", BATCH)
         try:
             await self.line.kafka.send(self.line.connection, PRODUCE, VERSION, request, ANSWER_S)
         except NoAnswerError:
@@ -178,13 +176,7 @@ class ChangedQuotas:
     async def _read_page(self, node: int, meter: Meter) -> bool:
         workload = self.workload
         since, host = workload.history.moment(node), workload.host(node)
-        header = f"Authorization: {SHOWN.authorization}\r\nConnection: close\r\n"
-        request = f"GET /status HTTP/1.1\r\nHost: {host}\r\n{header}\r\n"
-        try:
-            async with asyncio.timeout(PATIENCE_S):
-                answer = await send(host, request.encode())
-        except (OSError, TimeoutError):
-            return False
+        answer = await page_or_nothing(host, "/status", f"Authorization: {SHOWN.authorization}\r\n")
         status, body = page_of(answer)
         if status == OK:
             workload.outcomes["rated-pages"] += 1
@@ -200,7 +192,6 @@ class ChangedQuotas:
                     )
                 ),
                 "quota-refuses",
-                -1,
                 f"node {node} has no page for {RATED}, who has had no quota since version {since}: {answer[:200]!r}",
             )
         return status in {OK, TOO_MANY}
@@ -227,7 +218,6 @@ class ChangedQuotas:
             require(
                 workload.now - since_s < END_S,
                 "quota-delays",
-                -1,
                 f"node {node} makes {[str(one) for one in flooders if one.waited_s <= WAITS_S]} not wait",
             )
             await asyncio.sleep(LOOK_S)
@@ -244,7 +234,6 @@ class ChangedQuotas:
             require(
                 known_for_s < RELEASED_S,
                 "quota-releases",
-                -1,
                 f"node {node} still makes {waiting} wait, and knows for {known_for_s:.1f} s of another quota",
             )
             await asyncio.sleep(LOOK_S)

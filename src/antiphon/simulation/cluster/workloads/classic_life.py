@@ -4,6 +4,7 @@ It gives up everything before it joins. Where it leads, it gives out the partiti
 while whoever coordinates by now has answered it: in a classic group, one that is deposed and does not know it answers, too.
 """
 
+import contextlib
 import struct
 from typing import TYPE_CHECKING, Any, Final
 
@@ -139,12 +140,9 @@ class ClassicLife(ConsumerMember):
 
     async def _leave(self) -> None:
         self._release()
-        try:
-            await self._ask_coordinator(
-                LEAVE_GROUP, 1, m.LeaveGroupRequest(group_id=self.group, member_id=self._member_id)
-            )
-        except NoAnswerError:
-            return
+        request = m.LeaveGroupRequest(group_id=self.group, member_id=self._member_id)
+        with contextlib.suppress(NoAnswerError):
+            await self._ask_coordinator(LEAVE_GROUP, 1, request)
 
 
 def packed_assignment(partitions: list[int]) -> bytes:

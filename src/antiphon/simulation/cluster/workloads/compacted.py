@@ -108,8 +108,8 @@ class CompactedWorkload(KafkaWorkload):
         """See `Workload`."""
         for number in range(self.cluster.options.compacted_writers):
             self.spawn(f"{number}", self._write)
-        self.spawn("transactor", self._transact)
-        self.spawn("reader", self._read_on)
+        self.spawn("transactor", self.with_client(self._transact))
+        self.spawn("reader", self.with_client(self._read_on))
         self.spawn("fetcher", self._fetch_on)
 
     # -- writers ----------------------------------------------------------------------------------------------------
@@ -176,14 +176,14 @@ class CompactedWorkload(KafkaWorkload):
         require(
             found is None or found == code.INVALID_RECORD or found in RETRIABLE,
             "key-required",
-            self.shard_ids[partition],
             f"a record without a key is answered with {found}",
+            self.shard_ids[partition],
         )
         self.outcomes["keyless-refused"] += found == code.INVALID_RECORD
         client.forget(TOPIC, partition)
 
-    async def _transact(self, process: "Process") -> None:
-        db, draw, number = await self.connected(), process.random, 0
+    async def _transact(self, db: "AsyncClient", process: "Process") -> None:
+        draw, number = process.random, 0
         while not self.stopped:
             try:
                 async with db.producer("compactor", transaction_timeout_s=2.0) as producer:
@@ -204,7 +204,6 @@ class CompactedWorkload(KafkaWorkload):
                 self.cluster.tell("transaction-failed", number, error.code)
                 await asyncio.sleep(0.1)
             number += 1
-        await db.close()
 
     # -- readers ----------------------------------------------------------------------------------------------------
 
@@ -212,15 +211,11 @@ class CompactedWorkload(KafkaWorkload):
         """Is nothing new to be begun?"""
         return self.stopped
 
-    async def _read_on(self, process: "Process") -> None:
-        db = await self.connected()
+    async def _read_on(self, db: "AsyncClient", process: "Process") -> None:
         while not self.stopped:
-            try:
+            with self.tells("read-failed"):
                 await self._read(db, process.random.choice(sorted(self.shard_ids)))
-            except AntiphonError as error:
-                self.cluster.tell("read-failed", error.code)
             await self.sleep(process, 0.5)
-        await db.close()
 
     async def _read(self, db: "AsyncClient", partition: int) -> None:
         """All of a partition, as an application does that builds its state from it."""
@@ -233,8 +228,8 @@ class CompactedWorkload(KafkaWorkload):
             require(
                 record.offset not in judge.aborted,
                 "compacted-read",
-                shard_id,
                 f"a reader of committed records is given {record}, which was aborted",
+                shard_id,
             )
         self.outcomes["compacted-read"] += 1
         now = judge.fold(truth.end)
@@ -248,8 +243,8 @@ class CompactedWorkload(KafkaWorkload):
                 <= newest.offset
                 < end,  # this leader's log may begin, or be stable, elsewhere
                 "compacted-read",
-                shard_id,
                 f"a reader of all up to {end} finds {key!r} at {found.get(key)}; when it began the newest was {newest}",
+                shard_id,
             )
 
     async def _fetch_on(self, process: "Process") -> None:
@@ -275,8 +270,8 @@ class CompactedWorkload(KafkaWorkload):
             require(
                 header.base_offset <= position < header.next_offset,
                 "compacted-fetch",
-                shard_id,
                 f"a fetch at {position} gives {header.base_offset}..{header.next_offset}",
+                shard_id,
             )
             self._judges[shard_id].check(header, bytes(batch), f"a fetch at {position}")
             position = header.next_offset
@@ -285,10 +280,9 @@ class CompactedWorkload(KafkaWorkload):
     def check(self) -> None:
         """See `Workload`: what is on the disks in the end."""
         options = self.cluster.options
-        for machine in self.cluster.machines:
-            for shard_id, judge in self._judges.items():
-                host = None if machine.node is None else machine.node.hosts.get(shard_id)
-                if host is None or host.log.log_start or options.fault_every_ms:
+        for shard_id, judge in self._judges.items():
+            for machine, host in self.cluster.replicas_of(shard_id):
+                if host.log.log_start or options.fault_every_ms:
                     continue
                 batches = self.cluster.evidence.durable_batches(machine, host)
                 records = decode_records(b"".join(bytes(batch) for batch in batches))

@@ -16,11 +16,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from antiphon.records.batch import iter_batches
 from antiphon.records.changes import effects_of
 from antiphon.simulation.cluster.drawing import Drawn, one_of
 from antiphon.simulation.cluster.kafka_client import KafkaClient, NoAnswerError
-from antiphon.simulation.cluster.workloads.consumer_history import Found, History
+from antiphon.simulation.cluster.workloads.consumer_history import History
 from antiphon.simulation.cluster.workloads.consumer_member import GROUP, TOPIC, ConsumerMember
 from antiphon.simulation.cluster.workloads.kafka_workload import KafkaWorkload
 from antiphon.simulation.cluster.workloads.registry import workload
@@ -105,22 +104,7 @@ class ConsumerGroupWorkload(KafkaWorkload):
     def check(self) -> None:
         """See `Workload`."""
         shard_id = self.cluster.shard_of_group(self.group)
-        places = self._check_log(shard_id)
-        for text, asked in self.history.commits.items():
-            require(
-                text in places or asked.outcome != "acknowledged",
-                "commit-kept",
-                shard_id,
-                f"the commit {text} of {asked.offset} was acknowledged, and is not in the log",
-            )
-            require(
-                text not in places or asked.outcome != "refused",
-                "refused-commit",
-                shard_id,
-                f"the commit {text} of {asked.offset} was refused, and is in the log",
-            )
-        for found in self.history.found:
-            self._check_found(shard_id, places, found)
+        self.history.check(shard_id, self._check_log(shard_id))
 
     def _check_log(self, shard_id: int) -> dict[str, int]:
         """Follow the group through the log; returns where commits are, by their texts."""
@@ -128,17 +112,16 @@ class ConsumerGroupWorkload(KafkaWorkload):
         epochs: dict[str, int] = {}
         held: dict[str, set[tuple[bytes, int]]] = {}
         for batch in self.cluster.evidence.truth(shard_id).batches:
-            for header, data in iter_batches(batch.data):
-                effects = [] if header.is_control else list(effects_of(data))
-                rows = [_row(self.group, key, value) for key, value, _ in effects]
-                self._look_at(shard_id, [(key, value) for key, value, _ in effects])
-                for kind, name, value in rows:
-                    if kind == "member":
-                        _take_member(name, value, epochs, held)
-                    elif kind == "offset" and value is not None:
-                        self._check_commit(shard_id, name, value, epochs, places)
-                if any(kind == "member" for kind, _, _ in rows):
-                    _check_holders(shard_id, held)
+            effects = [(key, value) for key, value, _ in effects_of(batch.data)]
+            rows = [_row(self.group, key, value) for key, value in effects]
+            self._look_at(shard_id, effects)
+            for kind, name, value in rows:
+                if kind == "member":
+                    _take_member(name, value, epochs, held)
+                elif kind == "offset" and value is not None:
+                    self._check_commit(shard_id, name, value, epochs, places)
+            if any(kind == "member" for kind, _, _ in rows):
+                _check_holders(shard_id, held)
         return places
 
     def _look_at(self, shard_id: int, effects: list[tuple[bytes, bytes | None]]) -> None:
@@ -154,28 +137,16 @@ class ConsumerGroupWorkload(KafkaWorkload):
         row = msgspec.msgpack.decode(value, type=Committed)
         asked = self.history.commits.get(row.metadata)
         if asked is None or (f"{TOPIC}/{asked.partition}", asked.offset) != (name, row.offset):
-            require(False, "nobodys-commit", shard_id, f"nobody asked for the commit {row} of {name}")
+            require(False, "nobodys-commit", f"nobody asked for the commit {row} of {name}", shard_id)
             return
         epoch, member = asked.round
         require(
             self._may_commit(member, epoch, epochs),
             "stale-commit",
-            shard_id,
             f"the commit {row.metadata} is of epoch {epoch}; the group has {epochs.get(member)} for the member",
+            shard_id,
         )
         places[row.metadata] = len(places)
-
-    def _check_found(self, shard_id: int, places: dict[str, int], found: Found) -> None:
-        before = self.history.acknowledged.get(found.partition, [])[: found.known]
-        last = max(before, key=places.__getitem__, default=None)
-        place = places.get(found.text, -1) if found.text is not None else -1
-        require(
-            (found.text is None or place >= 0) and (last is None or place >= places[last]),
-            "commit-found",
-            shard_id,
-            f"a member was told that {found.text} is the last commit of partition {found.partition} "
-            f"(offset {found.offset}), after {last} had been acknowledged",
-        )
 
 
 def _row(of_group: str, key: bytes, value: bytes | None) -> Row:
@@ -211,6 +182,6 @@ def _check_holders(shard_id: int, held: dict[str, set[tuple[bytes, int]]]) -> No
             require(
                 other == member,
                 "two-holders",
-                shard_id,
                 f"{other} and {member} both hold partition {place[1]}",
+                shard_id,
             )

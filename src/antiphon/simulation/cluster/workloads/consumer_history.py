@@ -8,9 +8,7 @@ from typing import Final
 
 from antiphon.simulation.cluster.timing import CONSUMER_BEAT_MS as HEARTBEAT_MS
 from antiphon.simulation.cluster.timing import CONSUMER_SESSION_MS as SESSION_MS
-from antiphon.simulation.cluster.workloads.kafka_history import Commit, Found
-
-__all__ = ["Commit", "Found", "History"]
+from antiphon.simulation.cluster.workloads.kafka_history import Commits
 
 OWN_HEARTBEAT_MS: Final = 500  # where an operator has set it
 OWN_SESSION_MS: Final = 6_000
@@ -19,7 +17,7 @@ OUTCOMES: Final = ("consumers-joined", "consumers-fenced", "consumers-committed"
 
 
 @dataclass(slots=True)
-class History:
+class History(Commits):
     """`owners`: by partition, who was told that it has it, and until when it uses it without another answer.
 
     `has_own`: has the group sessions and heartbeats of its own?
@@ -28,9 +26,6 @@ class History:
     has_own: bool = False
 
     outcomes: dict[str, int] = field(default_factory=lambda: dict.fromkeys(OUTCOMES, 0))
-    commits: dict[str, Commit] = field(default_factory=dict)  # by its text
-    acknowledged: dict[int, list[str]] = field(default_factory=dict)  # by partition, in order of time
-    found: list[Found] = field(default_factory=list)
     owners: dict[int, tuple[str, float]] = field(default_factory=dict)
 
     @property

@@ -5,14 +5,16 @@ so, and everything when it has had no answer for most of a session. Not every me
 commits under an epoch that it had before.
 """
 
+import contextlib
 from typing import TYPE_CHECKING, ClassVar, Final
 
 from antiphon.kafka import error_codes as code
 from antiphon.kafka.messages import consumer_groups as cm
 from antiphon.kafka.messages import groups as m
 from antiphon.simulation.cluster.kafka_client import KafkaClient, NoAnswerError
-from antiphon.simulation.cluster.workloads.consumer_history import Commit, Found, History
+from antiphon.simulation.cluster.workloads.consumer_history import History
 from antiphon.simulation.cluster.workloads.group_member import GroupMember
+from antiphon.simulation.cluster.workloads.kafka_history import Commit
 from antiphon.simulation.violation import ViolationError, require
 
 if TYPE_CHECKING:
@@ -124,7 +126,6 @@ class ConsumerMember(GroupMember):
         require(
             found.heartbeat_interval_ms == self._history.heartbeat_ms,
             "interval-told",
-            -1,
             f"{self.name} is to come every {found.heartbeat_interval_ms} ms, and {self._history.heartbeat_ms} ms are set",
         )
         if (
@@ -159,7 +160,6 @@ class ConsumerMember(GroupMember):
             require(
                 owner == self.name or until_s <= self._workload.now,
                 "one-owner",
-                -1,
                 f"{self.name} is given partition {partition} in epoch {self._epoch}, which {owner} has",
             )
         self._owned = owned
@@ -191,7 +191,6 @@ class ConsumerMember(GroupMember):
         require(
             not self._epoch or silent_s >= self._history.lease_s,
             "member-forgotten",
-            -1,
             f"{self.name} of epoch {self._epoch} is refused with error {error}, and asked for its last good answer "
             f"{silent_s:.3f} s ago",
         )
@@ -203,15 +202,13 @@ class ConsumerMember(GroupMember):
     async def _leave(self) -> None:
         request = cm.ConsumerGroupHeartbeatRequest(group_id=self.group, member_id=self.name, member_epoch=-1)
         self._release()
-        try:
+        with contextlib.suppress(NoAnswerError):
             await self._ask_coordinator(HEARTBEAT, 1, request)
-        except NoAnswerError:
-            return
 
     def _troubled(self, what: str, error: int) -> None:
         self._workload.cluster.tell("group", self.name, what, error)
         if error not in ELSEWHERE and error not in self.refused:
-            raise ViolationError("group-refused", -1, f"{what} of {self.name} is refused with error {error}")
+            raise ViolationError("group-refused", f"{what} of {self.name} is refused with error {error}")
         self._says_all = True
         if error in ELSEWHERE:
             self._coordinator = None
@@ -238,7 +235,7 @@ class ConsumerMember(GroupMember):
     async def _commit(self, partition: int, offset: int, epoch: int) -> None:
         history = self._history
         text = f"{epoch} {self.name} {len(history.commits)}"
-        asked = history.commits[text] = Commit(partition, offset, (epoch, self.name))
+        history.commits[text] = Commit(partition, offset, (epoch, self.name))
         one = m.CommitPartition(partition_index=partition, committed_offset=offset, committed_metadata=text)
         request = m.OffsetCommitRequest(
             group_id=self.group,
@@ -249,19 +246,14 @@ class ConsumerMember(GroupMember):
         found = await self._ask_coordinator(OFFSET_COMMIT, self.commit_version, request)
         error = found.topics[0].partitions[0].error_code
         self._workload.cluster.tell("commit", self.name, partition, offset, text, error)
-        if not error:
-            asked.outcome = "acknowledged"
-            history.acknowledged.setdefault(partition, []).append(text)
-            history.outcomes["consumers-committed"] += 1
-        elif error in self.refused:
-            asked.outcome = "refused"
-            history.outcomes["consumers-refused"] += 1
+        outcome = history.answered(text, error, self.refused)
+        history.outcomes["consumers-committed"] += outcome == "acknowledged"
+        history.outcomes["consumers-refused"] += outcome == "refused"
         if error:
             self._troubled("commit", error)
 
     async def _fetch(self, partitions: tuple[int, ...], *, as_member: bool) -> bool:
-        history = self._history
-        known = {partition: len(history.acknowledged.get(partition, ())) for partition in partitions}
+        known = self._history.known(partitions)
         group = m.FetchOffsetsGroup(
             group_id=self.group,
             member_id=self.name if as_member else None,
@@ -273,10 +265,7 @@ class ConsumerMember(GroupMember):
             self._troubled("offsets", found.error_code)
             return False
         for one in found.topics[0].partitions:
-            text = one.metadata if one.committed_offset >= 0 else None
-            history.found.append(
-                Found(one.partition_index, one.committed_offset, text, known[one.partition_index])
-            )
+            position = self._history.was_found(one, known)
             if as_member and one.partition_index in self._owned:
-                self._positions[one.partition_index] = max(0, one.committed_offset)
+                self._positions[one.partition_index] = position
         return True

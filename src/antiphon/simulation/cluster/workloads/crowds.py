@@ -99,7 +99,7 @@ class CrowdsWorkload(Workload):
         for number in range(ADDRESSES):
             self.crowds.append(Crowd(self, self.cluster.client_process(f"{self.name}-address-{number}")))
         self.spawn("director", self._direct)
-        self.spawn("owner", self._own)
+        self.spawn("owner", self.with_client(self._own))
         for number in range(DEMANDERS):
             self.spawn(
                 f"demander-{number}",
@@ -114,14 +114,11 @@ class CrowdsWorkload(Workload):
             require(
                 made is None or self.history.least(since, made) < ROOM,
                 "demand",
-                -1,
                 f"{name} was made on demand at version {made}, and there were {ROOM} topics and more from version {since} "
                 f"on, when it was first asked for",
             )
         for name in self._owned:
-            require(
-                name in self.history.names, "owned-topic", -1, f"topic {name} was made, and there is none"
-            )
+            require(name in self.history.names, "owned-topic", f"topic {name} was made, and there is none")
 
     # -- connections --------------------------------------------------------------------------------------------------
 
@@ -145,7 +142,6 @@ class CrowdsWorkload(Workload):
         require(
             max(answered) <= int(most * SHARE) and sum(answered) <= most,
             "places-of-listener",
-            -1,
             f"node {node} answers {answered} connections of {ADDRESSES} addresses by its {listener} listener; "
             f"it takes {most}, and {int(most * SHARE)} of one address",
         )
@@ -214,12 +210,12 @@ class CrowdsWorkload(Workload):
             and facts[1] in REASONS[listener]
             for at, kind, facts in reversed(told)
         )
-        require(said, "refusal-told", -1, f"node {node} refuses connections, and its log does not say why")
+        require(said, "refusal-told", f"node {node} refuses connections, and its log does not say why")
 
     async def _until(self, holds: Callable[[], Awaitable[bool]], what: str, invariant: str) -> None:
         since_s = self.now
         while not await holds():
-            require(self.now - since_s < END_S, invariant, -1, f"{what}, {END_S:.0f} s after all was mended")
+            require(self.now - since_s < END_S, invariant, f"{what}, {END_S:.0f} s after all was mended")
             await asyncio.sleep(TRIES_S)
 
     # -- topics -------------------------------------------------------------------------------------------------------
@@ -297,14 +293,14 @@ class CrowdsWorkload(Workload):
         except TopicExistsError:  # by a try before this one
             pass
         except InvalidRequestError as refusal:
-            require("alive" in refusal.message, "owned-topic", -1, f"{name} is refused: {refusal.message}")
+            require("alive" in refusal.message, "owned-topic", f"{name} is refused: {refusal.message}")
             return
         self._owned.append(name)
         self.outcomes["demand-owned"] += 1
 
-    async def _own(self, process: "Process") -> None:
+    async def _own(self, db: "AsyncClient", process: "Process") -> None:
         """Make topics by request, whatever others have demanded, and ask for one that is there."""
-        draw, kafka, db = process.random, self._kafka(process), await self.connected()
+        draw, kafka = process.random, self._kafka(process)
         while not self.stopped:
             if len(self._owned) < OWNED_MAX and draw.random() < 0.1:
                 await self._make_owned(db)
@@ -313,12 +309,10 @@ class CrowdsWorkload(Workload):
             require(
                 found in {None, code.NONE, code.LEADER_NOT_AVAILABLE},
                 "owned-topic",
-                -1,
                 f"node {node} says {found} of topic {OWNED}, which exists",
             )
             await self.think(process)
         kafka.close()
-        await db.close()
 
 
 class Crowd:

@@ -90,8 +90,6 @@ class CutHistory:
     def _learn_decisions(self) -> None:
         for shard in self._cluster.shards_of(TRANSACTIONS_TABLE):
             for batch in self._cluster.evidence.truth(shard.shard_id).batches:
-                if read_header(batch.data).is_control:
-                    continue
                 for record in decode_records(batch.data):
                     row = msgspec.msgpack.decode(record.value, type=Row) if record.value else None
                     if row is not None and row.state in PREPARED:
@@ -109,14 +107,14 @@ class CutHistory:
             require(
                 is_in or write.acknowledged >= cut.began,
                 "cut-lacks-acknowledged",
-                place[0],
                 f"{write} at {place[1]} was acknowledged before {cut} began",
+                place[0],
             )
             require(
                 not is_in or write.began <= cut.ended,
                 "cut-has-later",
-                place[0],
                 f"{write} at {place[1]} began after {cut} had ended",
+                place[0],
             )
             if is_in and (newest is None or write.began > newest.began):
                 newest = write
@@ -128,8 +126,8 @@ class CutHistory:
                 or write.acknowledged >= newest.began
                 or place[1] < cut.ends.get(place[0], 0),
                 "cut-not-causal",
-                place[0] if place is not None else -1,
                 f"{newest} is in {cut}; {write} at {place} was acknowledged before that was sent, and is not",
+                place[0] if place is not None else -1,
             )
 
     def _check_transactions(self, cut: TakenCut) -> None:
@@ -144,14 +142,14 @@ class CutHistory:
             require(
                 decided is not None and decided[1] < cut.ends.get(decided[0], 0),
                 "cut-lacks-decision",
-                markers[0].shard_id,
                 f"a marker of {key} is in {cut}, its decision, at {decided}, is not",
+                markers[0].shard_id,
             )
             for text in (text for one in markers for text in one.texts):
                 shard_id, offset = self._places[text]
                 require(
                     offset < cut.ends.get(shard_id, 0),
                     "cut-transaction-half",
-                    shard_id,
                     f"a marker of {key} is in {cut}; its record {text}, at {offset}, is not",
+                    shard_id,
                 )

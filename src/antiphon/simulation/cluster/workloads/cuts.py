@@ -70,33 +70,29 @@ class CutWorkload(Workload):
 
     def begin(self) -> None:
         """See `Workload`."""
-        self.spawn_all(WRITERS, self._write)
-        self.spawn_all(1, self._transact)
+        self.spawn_all(WRITERS, self.with_client(self._write))
+        self.spawn_all(1, self.with_client(self._transact))
         self.spawn_all(self.cluster.options.cutters, self._work)
 
     # -- writes -------------------------------------------------------------------------------------------------
 
-    async def _write(self, process: "Process", number: int) -> None:
+    async def _write(self, db: "AsyncClient", process: "Process", number: int) -> None:
         """Each write is sent after the one before was acknowledged, or given up."""
-        db, draw, serial = await self.connected(), process.random, 0
+        draw, serial = process.random, 0
         topic, table = db.topic(TOPIC), db.table(TABLE)
         while not self.stopped:
             serial += 1
             write = self.history.begun(Write(f"{number}:{serial}", self.now))
-            try:
+            with self.tells("cut-write-unknown", write.text):
                 if draw.random() < 0.7:
                     await topic.append(write.text, shard=draw.randrange(SHARDS), timeout_s=PATIENCE_S)
                 else:
                     await table.put(b"%d" % draw.randrange(KEYS), write.text.encode(), timeout_s=PATIENCE_S)
-            except AntiphonError as error:
-                self.cluster.tell("cut-write-unknown", write.text, error.code)
-            else:
                 write.acknowledged = self.now
             await self.think(process)
-        await db.close()
 
-    async def _transact(self, process: "Process", number: int) -> None:
-        db, draw, serial = await self.connected(), process.random, 0
+    async def _transact(self, db: "AsyncClient", process: "Process", number: int) -> None:
+        draw, serial = process.random, 0
         producer: AsyncProducer | None = None
         while not self.stopped:
             serial += 1
@@ -118,24 +114,19 @@ class CutWorkload(Workload):
                 for write in begun:
                     write.acknowledged = self.now
             await self.think(process, 3)
-        await db.close()
 
     # -- cuts ---------------------------------------------------------------------------------------------------
 
-    async def _work(self, process: "Process", _number: int) -> None:
-        db, draw = await self.connected(), process.random
+    async def _work_with(self, db: "AsyncClient", process: "Process", _number: int) -> None:
+        draw = process.random
         while not self.stopped:
             await asyncio.sleep(draw.uniform(0.05, 0.5))
             self._look_at_holds()
-            try:
+            with self.tells("cut-failed", count="cuts-failed"):
                 if draw.random() < 0.15:
                     await self._abandon(db, process)
                 else:
                     await self._cut(db, process)
-            except AntiphonError as error:
-                self.outcomes["cuts-failed"] += 1
-                self.cluster.tell("cut-failed", error.code)
-        await db.close()
 
     async def _abandon(self, db: "AsyncClient", process: "Process") -> None:
         """Have a shard held, and never come back."""
@@ -171,13 +162,13 @@ class CutWorkload(Workload):
                     require(
                         header.base_offset == at and known is not None and known.data == batch,
                         "copied-is-committed",
-                        shard_id,
                         f"a copy up to {held.end} has a batch at {header.base_offset}, after {at}; committed is {known}",
+                        shard_id,
                     )
                     at = header.next_offset
         except TrimmedError:
             return
-        require(at == held.end, "copied-whole", shard_id, f"a copy ends at {at}, the cut at {held.end}")
+        require(at == held.end, "copied-whole", f"a copy ends at {at}, the cut at {held.end}", shard_id)
         self.outcomes["cuts-read"] += 1
 
     async def _copy(self, db: "AsyncClient", shard_id: int) -> None:
@@ -191,8 +182,8 @@ class CutWorkload(Workload):
         require(
             copied.offset <= end,
             "state-committed",
-            shard_id,
             f"a copied state goes up to {copied.offset}, committed is {end}",
+            shard_id,
         )
         self.outcomes["states-read"] += 1
 
@@ -200,9 +191,9 @@ class CutWorkload(Workload):
 
     def _look_at_holds(self) -> None:
         for machine in self.cluster.machines:
-            if machine.node is None or machine.process is None or machine.process.state is not None:
+            if machine.process is None or machine.process.state is not None:
                 continue
-            for host in machine.node.hosts.values():
+            for host in machine.hosts.values():
                 _check_hold(host)
 
     def check(self) -> None:
@@ -216,6 +207,6 @@ def _check_hold(host: "Partition") -> None:
     require(
         held_s <= LEASE_MS_MAX / 1000 + SLACK_S,
         "hold-outlives-lease",
-        host.shard_id,
         f"node {host.services.node_id} has held the log for {held_s:.1f} s; no lease is longer than {LEASE_MS_MAX} ms",
+        host.shard_id,
     )

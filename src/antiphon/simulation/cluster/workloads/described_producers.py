@@ -35,8 +35,8 @@ async def describe_producers(workload: KafkaWorkload, process: "Process") -> Non
             require(
                 workload.now < deadline_s,
                 "producers-described",
-                shard_id,
                 f"the leader says {told} of its producers; the log says {wanted}",
+                shard_id,
             )
             client.forget(workload.topic, partition)
             await client.back_off()

@@ -120,7 +120,7 @@ class Alone:
         return there
 
     def _judge(self, place: Place, *, is_there: bool) -> None:
-        outcomes = self.workload.outcomes  # type: ignore[attr-defined]
+        outcomes = self.workload.outcomes
         now_s, since_s = self.workload.now, self.kept.since_s.get(place)
         if since_s is None:
             return
@@ -131,7 +131,6 @@ class Alone:
         require(
             now_s - since_s >= self.retention_s,
             "expired-early",
-            -1,
             f"the offset of {place} in {self.group} is gone {now_s - since_s:.3f} s after it was committed, or its group "
             f"had members that read the topic; it is kept for {self.retention_s:.3f} s",
         )

@@ -9,10 +9,10 @@ replica that leads in that moment is given to nobody, though others still have i
 """
 
 from contextlib import aclosing
-from typing import TYPE_CHECKING, Final
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
 
-from antiphon.errors import AntiphonError, OffsetOutOfRangeError
-from antiphon.records.batch import read_header
+from antiphon.errors import OffsetOutOfRangeError
 from antiphon.records.decode import Record, decode_records
 from antiphon.simulation.cluster.drawing import Drawn, sometimes
 from antiphon.simulation.cluster.workloads.following import FollowingWorkload
@@ -42,6 +42,11 @@ class _Reader:
         self.judged = judged  # against what is committed
         self.next = -1
 
+    @property
+    def start(self) -> int:
+        """From where it reads on."""
+        return EARLIEST if self.next < 0 else self.next
+
 
 class _Committed:
     """The records of a shard's committed log, decoded as it grows."""
@@ -56,11 +61,10 @@ class _Committed:
     def learn(self) -> None:
         """Decode what was committed since."""
         for batch in self._truth.batches[self._batches :]:
-            if not read_header(batch.data).is_control:
-                for record in decode_records(batch.data):
-                    self._following[record.offset] = len(self.offsets)
-                    self.offsets.append(record.offset)
-                    self.values[record.offset] = bytes(record.value or b"")
+            for record in decode_records(batch.data):
+                self._following[record.offset] = len(self.offsets)
+                self.offsets.append(record.offset)
+                self.values[record.offset] = bytes(record.value or b"")
         self._batches = len(self._truth.batches)
 
     def before(self, offset: int) -> int:
@@ -102,7 +106,7 @@ class FollowerWorkload(FollowingWorkload):
                     shard, shard_id, isolation, judged=promised and self._is_committed(isolation)
                 )
                 self._readers.append(reader)
-                self.spawn(f"{shard}-{number}", lambda process, reader=reader: self._read_on(process, reader))  # type: ignore[misc]
+                self.spawn_follower(f"{shard}-{number}", partial(self._read_once, reader), "read-failed")
         if options.whole_readers:
             isolation = self.cluster.stream("readers of whole topics").choice(ISOLATIONS)
             own = {
@@ -110,75 +114,51 @@ class FollowerWorkload(FollowingWorkload):
                 for shard, shard_id in enumerate(self._topic.shard_ids)
             }
             self._readers += own.values()
-            self.spawn("whole", lambda process: self._work_on_all(process, own))
+            self.spawn_follower("whole", partial(self._read_all_once, own), "read-failed")
 
     def _is_committed(self, isolation: str) -> bool:
         return isolation == "committed" or (not isolation and self.cluster.options.profile != "fluvio")
 
-    async def _read_on(self, process: "Process", reader: _Reader) -> None:
-        db = await self.connected()
-        await self.follow(self._read_again(db, process, reader))
-        await db.close()
+    async def _read_once(self, reader: _Reader, db: "AsyncClient", process: "Process") -> None:
+        try:
+            await self._read(db, {reader.shard: reader}, process, reader.shard, reader.start)
+        except OffsetOutOfRangeError as error:
+            self.cluster.tell("read-out-of-range", reader.shard_id, reader.next, error.message)
+            self._check_gone(reader, int(error.details.get("start", 0)))
+            reader.next = -1
+            await self.think(process)
 
-    async def _read_again(self, db: "AsyncClient", process: "Process", reader: _Reader) -> None:
-        while True:
-            try:
-                await self._read(db, reader, process.random.randint(1, 2 * RECORDS_MAX))
-            except OffsetOutOfRangeError as error:
-                self.cluster.tell("read-out-of-range", reader.shard_id, reader.next, error.message)
-                self._check_gone(reader, int(error.details.get("start", 0)))
-                reader.next = -1
-                await self.think(process)
-            except AntiphonError as error:
-                self.cluster.tell("read-failed", error.code)
-                await self.think(process)
-
-    async def _work_on_all(self, process: "Process", readers: dict[int, _Reader]) -> None:
-        db = await self.connected()
-        await self.follow(self._read_all_again(db, process, readers))
-        await db.close()
-
-    async def _read_all_again(
-        self, db: "AsyncClient", process: "Process", readers: dict[int, _Reader]
+    async def _read_all_once(
+        self, readers: dict[int, _Reader], db: "AsyncClient", process: "Process"
     ) -> None:
-        """Follow all shards as one, and begin anew where each of them is."""
-        while True:
-            starts = {shard: EARLIEST if one.next < 0 else one.next for shard, one in readers.items()}
-            records = process.random.randint(1, 2 * RECORDS_MAX)
-            isolation = readers[0].isolation
-            try:
-                topic = await db.topic(self._topic.name)
-                self.outcomes["reads"] += 1
-                chunks = topic.read_chunks(
-                    start=starts, isolation=isolation, follow=True, timeout_s=PATIENCE_S
-                )
-                async with aclosing(chunks):
-                    async for chunk in chunks:
-                        for record in chunk:
-                            self._given(readers[record.shard], record)
-                        records -= len(chunk)
-                        if records < 0:
-                            break
-            except OffsetOutOfRangeError as error:
-                self.cluster.tell("read-out-of-range", "whole", error.message)
-                for one in readers.values():  # it may be any of them
-                    one.next = -1
-                await self.think(process)
-            except AntiphonError as error:
-                self.cluster.tell("read-failed", error.code)
-                await self.think(process)
+        """Follow all shards as one, from where each of them is."""
+        try:
+            starts = {shard: one.start for shard, one in readers.items()}
+            await self._read(db, readers, process, None, starts)
+        except OffsetOutOfRangeError as error:
+            self.cluster.tell("read-out-of-range", "whole", error.message)
+            for one in readers.values():  # it may be any of them
+                one.next = -1
+            await self.think(process)
 
-    async def _read(self, db: "AsyncClient", reader: _Reader, records: int) -> None:
+    async def _read(
+        self,
+        db: "AsyncClient",
+        readers: dict[int, _Reader],
+        process: "Process",
+        shard: int | None,
+        start: Any,
+    ) -> None:
+        """Read some records of one shard, or of all."""
+        records = process.random.randint(1, 2 * RECORDS_MAX)
+        isolation = next(iter(readers.values())).isolation
         topic = await db.topic(self._topic.name)
         self.outcomes["reads"] += 1
-        start = EARLIEST if reader.next < 0 else reader.next
-        chunks = topic.read_chunks(
-            reader.shard, start, isolation=reader.isolation, follow=True, timeout_s=PATIENCE_S
-        )
+        chunks = topic.read_chunks(shard, start, isolation=isolation, follow=True, timeout_s=PATIENCE_S)
         async with aclosing(chunks):
             async for chunk in chunks:
                 for record in chunk:
-                    self._given(reader, record)
+                    self._given(readers[record.shard], record)
                 records -= len(chunk)
                 if records < 0:
                     return
@@ -190,23 +170,23 @@ class FollowerWorkload(FollowingWorkload):
         self.outcomes["read"] += 1
         self.cluster.tell("read", shard_id, reader.isolation, record.offset, value)
         what = f"a reader of shard {shard_id} ({reader.isolation or 'default'}) was given {value!r} at {record.offset}"
-        require(record.offset >= reader.next, "offsets-rise", shard_id, f"{what}, after {reader.next - 1}")
-        require(self._topic.was_sent(value), "nobodys-record", shard_id, f"{what}, which nobody has sent")
+        require(record.offset >= reader.next, "offsets-rise", f"{what}, after {reader.next - 1}", shard_id)
+        require(self._topic.was_sent(value), "nobodys-record", f"{what}, which nobody has sent", shard_id)
         if reader.judged:
             log = self._logs[shard_id]
             log.learn()
             require(
                 log.values.get(record.offset) == value,
                 "read-committed",
-                shard_id,
                 f"{what}; committed there is {log.values.get(record.offset)!r}",
+                shard_id,
             )
             before = log.before(record.offset)
             require(
                 before < log.due(reader),
                 "read-without-gaps",
-                shard_id,
                 f"{what}, and was to be given all from {log.due(reader)} on: {log.values.get(before)!r} is at {before}",
+                shard_id,
             )
         reader.next = record.offset + 1
 
@@ -216,8 +196,8 @@ class FollowerWorkload(FollowingWorkload):
         require(
             not reader.judged or reader.next < log_start <= latest,
             "read-goes-on",
-            reader.shard_id,
             f"a reader at {reader.next} is told that the log begins at {log_start}, and none began after {latest}",
+            reader.shard_id,
         )
 
     def has_everything(self) -> bool:

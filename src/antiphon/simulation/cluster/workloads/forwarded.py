@@ -53,8 +53,7 @@ class ForwardedWorkload(TableWorkload):
 
     def asked(self, shard_id: int, node_id: int) -> None:
         """A request goes to this node: will it have to pass it on?"""
-        node = self.cluster.machines[node_id].node
-        host = None if node is None else node.hosts.get(shard_id)
+        host = self.cluster.machines[node_id].hosts.get(shard_id)
         self.outcomes["passed-on"] += host is None or not host.state.is_leader
 
 
@@ -117,7 +116,7 @@ class AnyNodeTable:
             raise TimedOutError(f"node {node_id} did not answer") from None
         wanted = TableRows if isinstance(body, TableGet) else TableWritten
         require(
-            isinstance(reply, wanted), "own-answer", shard_id, f"node {node_id} answers {body} with {reply}"
+            isinstance(reply, wanted), "own-answer", f"node {node_id} answers {body} with {reply}", shard_id
         )
         return reply
 

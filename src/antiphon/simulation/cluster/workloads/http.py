@@ -82,9 +82,9 @@ class HttpWorkload(Workload):
             allowed = {OK, NOT_UNDERSTOOD, NOT_FOUND, NOT_WELL}
         if page.startswith(("/ui/", "/api")) and not HAS_DASHBOARD:
             is_told = status == NOT_WELL and MISSING.encode() in body
-            require(is_told, "page", -1, f"{host}{page} answers {status}: {body[:500]!r}")
+            require(is_told, "page", f"{host}{page} answers {status}: {body[:500]!r}")
             return
-        require(status in allowed, "page", -1, f"{host}{page} answers {status}: {body[:500]!r}")
+        require(status in allowed, "page", f"{host}{page} answers {status}: {body[:500]!r}")
         lengths = [line for line in head.lower().split(b"\r\n") if line.startswith(b"content-length:")]
         if len(body) < int(lengths[0].split(b":")[1]):
             return
@@ -97,12 +97,11 @@ class HttpWorkload(Workload):
             )
         else:
             readable = json.loads(body) is not None
-        require(readable, "page", -1, f"{host}{page} cannot be read: {body[:500]!r}")
+        require(readable, "page", f"{host}{page} cannot be read: {body[:500]!r}")
         if page == "/healthz":
             require(
                 json.loads(body)["healthy"] == (status == OK),
                 "page",
-                -1,
                 f"{host}{page} answers {status}: {body!r}",
             )
 
@@ -135,9 +134,22 @@ class _Page(asyncio.Protocol):
             self.over.set_result(None)
 
 
-async def get_page(host: str, page: str) -> bytes:
-    """The whole answer; empty where the node went away. Raises OSError where it does not listen."""
-    return await send(host, f"GET {page} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n".encode())
+async def get_page(host: str, page: str, header: str = "") -> bytes:
+    """The whole answer; empty where the node went away. Raises OSError where it does not listen.
+
+    `header`: more of the request's, with its line ends.
+    """
+    request = f"GET {page} HTTP/1.1\r\nHost: {host}\r\n{header}Connection: close\r\n\r\n"
+    return await send(host, request.encode())
+
+
+async def page_or_nothing(host: str, page: str, header: str = "") -> bytes:
+    """See `get_page`; empty too where no answer came, or not in time."""
+    try:
+        async with asyncio.timeout(PATIENCE_S):
+            return await get_page(host, page, header)
+    except (OSError, TimeoutError):
+        return b""
 
 
 async def send(host: str, request: bytes) -> bytes:

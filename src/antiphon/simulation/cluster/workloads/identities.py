@@ -252,7 +252,6 @@ class IdentitiesWorkload(MeteredWorkload):
             require(
                 known_for_s < HANGS_UP_S,
                 "login-over",
-                -1,
                 f"node {stay.node} answers {_words(line, case)}, and knows for {known_for_s:.1f} s that this is none",
             )
         if told is Told.REFUSED:
@@ -282,7 +281,6 @@ class IdentitiesWorkload(MeteredWorkload):
         require(
             is_right,
             "login",
-            -1,
             f"node {asked.node} {'takes' if taken else 'refuses'} {_words(line, case)}, {how}; it was asked at version "
             f"{asked.since}, at {asked.wall_s:.3f} s, and has keys {self._keys_since(asked.node, since_s)}",
         )
@@ -298,7 +296,6 @@ class IdentitiesWorkload(MeteredWorkload):
             require(
                 took_s >= FAILED_DELAY_S / FASTER,
                 "login-delayed",
-                -1,
                 f"node {asked.node} refuses {_words(line, case)} after {took_s:.3f} s",
             )
 
@@ -309,7 +306,6 @@ class IdentitiesWorkload(MeteredWorkload):
             bool(line.lifetime_ms) == (case.token is not None)
             and (line.lifetime_ms <= most_ms or asked.starts != self.clocks.starts(asked.node)),
             "login-lifetime",
-            -1,
             f"node {asked.node} says that {_words(line, case)} is good for {line.lifetime_ms} ms, it is for {most_ms:.0f}",
         )
 
@@ -343,7 +339,6 @@ class IdentitiesWorkload(MeteredWorkload):
                 asked.since, lambda known: allowed(known, case.principal, operation, name, resource) == passed
             ),
             "access",
-            -1,
             f"node {asked.node} {'lets' if passed else 'does not let'} {case.principal} {operation} {name} "
             f"({_words(line, case)}), from version {asked.since.version} on",
         )
@@ -379,7 +374,6 @@ class IdentitiesWorkload(MeteredWorkload):
             require(
                 known_for_s < HANGS_UP_S,
                 "login-over",
-                -1,
                 f"node {stay.node} answers a stream of writes of {stay.case.principal}, and knows for {known_for_s:.1f} s "
                 f"that password {stay.case.number} is none",
             )

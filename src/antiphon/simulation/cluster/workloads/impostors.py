@@ -59,7 +59,6 @@ class ImpostorWorkload(Workload):
             require(
                 not isinstance(answer, HelloReply),
                 "impostor",
-                -1,
                 f"node {target} takes somebody for node {claimed} who does not know the key",
             )
             self.outcomes["impostors-unheard" if answer is None else "impostors-refused"] += 1

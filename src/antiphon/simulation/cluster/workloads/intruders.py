@@ -150,9 +150,7 @@ class IntruderWorkload(Workload):
         return AppendBatch(shard_id, None, TIMEOUT_MS, is_job), (some_batch(draw),)
 
     async def _produce(self, kafka: KafkaClient, name: str, draw: Random) -> None:
-        partition = m.ProducePartition(index=0, records=some_batch(draw))
-        topics = [m.ProduceTopic(name=name, partitions=[partition])]
-        request = m.ProduceRequest(acks=-1, timeout_ms=TIMEOUT_MS, topics=topics)
+        request = m.produce_one(name, some_batch(draw), timeout_ms=TIMEOUT_MS)
         for machine in self.cluster.machines:
             answer = await kafka.ask((machine.host, KAFKA_PORT), PRODUCE, PRODUCE_VERSION, request)
             error = answer.topics[0].partitions[0].error_code
@@ -167,8 +165,8 @@ class IntruderWorkload(Workload):
         require(
             not self.accepted,
             "internal-refused",
-            CLUSTER_SHARD_ID,
             f"these writes of clients to what belongs to the cluster were taken: {self.accepted[:5]}",
+            CLUSTER_SHARD_ID,
         )
         for name, shard_ids in self.shard_ids.items():
             for shard_id in shard_ids:
@@ -176,8 +174,8 @@ class IntruderWorkload(Workload):
                     require(
                         MARK not in batch.data,
                         "internal-refused",
-                        shard_id,
                         f"what a client wrote to {name!r} is at {batch.base_offset} of its log",
+                        shard_id,
                     )
 
 

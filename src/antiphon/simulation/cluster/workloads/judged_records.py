@@ -2,8 +2,6 @@
 
 from collections.abc import Container, Iterator
 
-from antiphon.records.batch import read_header
-from antiphon.records.decode import decode_records
 from antiphon.simulation.cluster.truth import ShardTruth
 from antiphon.simulation.violation import require
 
@@ -14,17 +12,14 @@ def each_once(truth: ShardTruth, sent: Container[bytes]) -> Iterator[tuple[bytes
     Raises ViolationError for a value that nobody has sent, or that is there twice.
     """
     found: dict[bytes, int] = {}
-    for batch in truth.batches:
-        if read_header(batch.data).is_control:
-            continue
-        for record in decode_records(batch.data):
-            value = bytes(record.value or b"")
-            require(value in sent, "nobodys-record", truth.shard_id, f"nobody has sent {value!r}")
-            require(
-                value not in found,
-                "exactly-once",
-                truth.shard_id,
-                f"{value!r} is at {found.get(value)} and at {record.offset}",
-            )
-            found[value] = record.offset
-            yield value, record.offset
+    for record in truth.records():
+        value = bytes(record.value or b"")
+        require(value in sent, "nobodys-record", f"nobody has sent {value!r}", truth.shard_id)
+        require(
+            value not in found,
+            "exactly-once",
+            f"{value!r} is at {found.get(value)} and at {record.offset}",
+            truth.shard_id,
+        )
+        found[value] = record.offset
+        yield value, record.offset

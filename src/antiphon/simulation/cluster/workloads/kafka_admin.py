@@ -117,9 +117,7 @@ class AdminWorkload(KafkaWorkload):
         self.cluster.tell("kafka-create", topic.name, done.error_code)
         self.outcomes["created" if topic.made else "not-administered"] += 1
         if topic.made:
-            require(
-                done.num_partitions == topic.partitions, "admin-answer", -1, f"{done} was made, not {topic}"
-            )
+            require(done.num_partitions == topic.partitions, "admin-answer", f"{done} was made, not {topic}")
 
     async def _delete(self, client: KafkaClient, topic: _Topic) -> None:
         topic.unwanted = True
@@ -145,9 +143,7 @@ class AdminWorkload(KafkaWorkload):
         done = answer.responses[0].partitions[0]
         self.cluster.tell("kafka-move", topic.name, replicas, done.error_code)
         self.outcomes["not-administered" if done.error_code else "moved"] += 1
-        require(
-            done.error_code in {code.NONE, *NOT_MOVED}, "admin-answer", -1, f"a move to {replicas}: {done}"
-        )
+        require(done.error_code in {code.NONE, *NOT_MOVED}, "admin-answer", f"a move to {replicas}: {done}")
         listed = await self._ask(
             client, LIST_MOVES, 0, rm.ListPartitionReassignmentsRequest(timeout_ms=5_000, topics=None)
         )
@@ -156,7 +152,6 @@ class AdminWorkload(KafkaWorkload):
             require(
                 bool(came | gone) and not came & gone and came | gone <= set(one.replicas) <= set(nodes),
                 "admin-answer",
-                -1,
                 f"a move is listed as {one}",
             )
 
@@ -173,7 +168,6 @@ class AdminWorkload(KafkaWorkload):
         require(
             [(one.name, one.value) for one in done.configs] == [(SETTING, topic.retention)],
             "admin-answer",
-            -1,
             f"{topic} is described with {done.configs}",
         )
 
@@ -187,12 +181,10 @@ class AdminWorkload(KafkaWorkload):
                     not (topic.made and not topic.unwanted)
                     or (found is not None and len(found.shards) == topic.partitions),
                     "acknowledged-kept",
-                    -1,
                     f"the creation of {topic} was acknowledged, and node {machine.node_id} has {found}",
                 )
                 require(
                     not topic.gone or found is None,
                     "acknowledged-kept",
-                    -1,
                     f"the deletion of {topic} was acknowledged, and node {machine.node_id} has {found}",
                 )

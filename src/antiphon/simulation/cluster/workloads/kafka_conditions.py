@@ -74,8 +74,8 @@ class ConditionalWriters(KafkaWorkload):
         require(
             claim.expected in {ANYWHERE, base_offset},
             "condition-kept",
-            shard_id,
             f"{claim.values[0]!r} must be at {claim.expected}, and is said to have been written at {base_offset}",
+            shard_id,
         )
         for place, value in enumerate(claim.values):
             self.acknowledged[value] = (claim.partition, base_offset + place)
@@ -83,8 +83,8 @@ class ConditionalWriters(KafkaWorkload):
         require(
             base_offset + len(claim.values) <= end,
             "acknowledged-committed",
-            shard_id,
             f"{claim.values[0]!r} was acknowledged at {base_offset}, committed is {end}",
+            shard_id,
         )
 
     def refused(self, claim: _Claim, reason: str) -> int:
@@ -96,8 +96,8 @@ class ConditionalWriters(KafkaWorkload):
         require(
             said is not None and expected == claim.expected != actual and actual <= committed,
             "condition-refused",
-            shard_id,
             f"{claim.values[0]!r}, which must be at {claim.expected}, is refused: {reason}; committed is {committed}",
+            shard_id,
         )
         return actual
 
@@ -109,15 +109,15 @@ class ConditionalWriters(KafkaWorkload):
                 require(
                     self.sent[value] in {ANYWHERE, offset},
                     "condition-kept",
-                    shard_id,
                     f"{value!r} must be at {self.sent[value]}, and is at {offset}",
+                    shard_id,
                 )
             for value, (where, offset) in self.acknowledged.items():
                 require(
                     where != partition or found.get(value) == offset,
                     "acknowledged-kept",
-                    shard_id,
                     f"{value!r} was acknowledged at {offset}, it is at {found.get(value)}",
+                    shard_id,
                 )
 
 
@@ -170,8 +170,8 @@ class _Writer:
         require(
             done.error_code in RETRIABLE,
             "claim-refused",
-            self._owner.shard_ids[partition],
             f"{claim.values[0]!r} is refused with error {done.error_code}: {done.error_message}",
+            self._owner.shard_ids[partition],
         )
         return False
 

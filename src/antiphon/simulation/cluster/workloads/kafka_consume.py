@@ -133,7 +133,7 @@ class _Follower:
             self._workload.outcomes["sessions_lost"] += 1
             self._session = self._begins_with
             return True
-        require(not answer.error_code, "fetch-refused", self._shard_id, f"error {answer.error_code}")
+        require(not answer.error_code, "fetch-refused", f"error {answer.error_code}", self._shard_id)
         if not self._goes_on(answer):
             return True
         fetched = answer.topics[0].partitions[0]
@@ -143,8 +143,8 @@ class _Follower:
             require(
                 fetched.error_code in FETCHED_AGAIN,
                 "fetch-refused",
-                self._shard_id,
                 f"a fetch at {self._position} is refused with error {fetched.error_code}",
+                self._shard_id,
             )
             return False
         if fetched.preferred_read_replica in self._client.nodes:
@@ -162,17 +162,17 @@ class _Follower:
             require(
                 answer.session_id == session_id,
                 "session-kept",
-                self._shard_id,
                 f"an answer in session {session_id} says that it is of session {answer.session_id}",
+                self._shard_id,
             )
         elif epoch != NEW_SESSION[1]:
-            require(not answer.session_id, "session-wanted", self._shard_id, "who wants no session gets one")
+            require(not answer.session_id, "session-wanted", "who wants no session gets one", self._shard_id)
         self._session = (answer.session_id, epoch + 1) if answer.session_id else self._begins_with
         require(
             bool(answer.topics) or bool(session_id),
             "full-answer",
-            self._shard_id,
             "a full fetch has no answer about its partition",
+            self._shard_id,
         )
         return bool(answer.topics)
 
@@ -207,30 +207,30 @@ class _Follower:
         require(
             fetched.high_watermark <= end,
             "watermark-committed",
-            self._shard_id,
             f"a consumer is told of a high watermark of {fetched.high_watermark}, committed is {end}",
+            self._shard_id,
         )
         for header, data in iter_batches(fetched.records or b""):
             validate_batch(data)
             require(
                 header.next_offset <= fetched.high_watermark,
                 "below-watermark",
-                self._shard_id,
                 f"a consumer gets {header.base_offset}..{header.next_offset}, told of a high watermark of "
                 f"{fetched.high_watermark}",
+                self._shard_id,
             )
             require(
                 header.base_offset <= self._position < header.next_offset,
                 "offsets-follow",
-                self._shard_id,
                 f"a consumer at {self._position} gets {header.base_offset}..{header.next_offset}",
+                self._shard_id,
             )
             known = self._truth.at(header.base_offset)
             require(
                 known is not None and known.data == data,
                 "fetched-is-committed",
-                self._shard_id,
                 f"a consumer gets another batch at {header.base_offset} than was committed there",
+                self._shard_id,
             )
             self._workload.outcomes["fetched"] += header.record_count
             self._position = header.next_offset
@@ -250,9 +250,9 @@ class _Follower:
         if first.offset <= self._position:
             raise ViolationError(
                 "position-kept",
-                self._shard_id,
                 f"a consumer that has read to {self._position} is told that this is out of range; the log begins at "
                 f"{first.offset}, committed is {self._truth.end}",
+                self._shard_id,
             )
         self._position = first.offset
         return True

@@ -35,8 +35,8 @@ async def send_damaged(workload: KafkaWorkload, process: "Process", number: int)
         if not done.error_code:
             raise ViolationError(
                 "damaged-refused",
-                workload.shard_ids[partition],
                 f"a batch that nobody can read was taken at offset {done.base_offset}",
+                workload.shard_ids[partition],
             )
         client.forget(TOPIC, partition)
     client.close()

@@ -16,10 +16,8 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from antiphon.records.batch import iter_batches
-from antiphon.records.changes import effects_of
 from antiphon.simulation.cluster.drawing import Drawn, with_listeners
-from antiphon.simulation.cluster.workloads.kafka_history import Found, History, Round
+from antiphon.simulation.cluster.workloads.kafka_history import History, Round
 from antiphon.simulation.cluster.workloads.kafka_member import GROUP, Membership
 from antiphon.simulation.cluster.workloads.kafka_workload import TOPIC, KafkaWorkload
 from antiphon.simulation.cluster.workloads.kept_groups import KeptGroup
@@ -72,57 +70,34 @@ class GroupWorkload(KafkaWorkload):
         """See `Workload`."""
         shard_id = self.cluster.shard_of_group(self.group)
         places = self._places(shard_id)
-        self._check_commits(shard_id, places)
         self._check_generations(shard_id, places)
-        for found in self.history.found:
-            self._check_found(shard_id, places, found)
+        self.history.check(shard_id, places)
 
     def _places(self, shard_id: int) -> dict[str, int]:
         """Where in the log the group's commits are, by their texts; each is of the group as it is kept there."""
         places: dict[str, int] = {}
         kept = KeptGroup(shard_id)
-        for batch in self.cluster.evidence.truth(shard_id).batches:
-            for header, data in iter_batches(batch.data):
-                if header.is_control:
-                    continue
-                for key, value, _ in effects_of(data):
-                    kind, group, *rest = key.decode().split("/")
-                    if (kind, group) == ("classic", self.group):
-                        kept.take(value)
-                    if (kind, group) != ("offset", self.group) or rest[0] != TOPIC or value is None:
-                        continue
-                    partition = rest[1]
-                    row = msgspec.msgpack.decode(value, type=Committed)
-                    asked = self.history.commits.get(row.metadata)
-                    require(
-                        asked is not None and (asked.partition, asked.offset) == (int(partition), row.offset),
-                        "nobodys-commit",
-                        shard_id,
-                        f"nobody asked for the commit {row} of partition {partition}",
-                    )
-                    if asked is not None:
-                        kept.check_commit(row.metadata, asked)
-                    places[row.metadata] = len(places)
+        for key, value, _ in self.cluster.evidence.truth(shard_id).effects():
+            kind, group, *rest = key.decode().split("/")
+            if (kind, group) == ("classic", self.group):
+                kept.take(value)
+            if (kind, group) != ("offset", self.group) or rest[0] != TOPIC or value is None:
+                continue
+            partition = rest[1]
+            row = msgspec.msgpack.decode(value, type=Committed)
+            asked = self.history.commits.get(row.metadata)
+            require(
+                asked is not None and (asked.partition, asked.offset) == (int(partition), row.offset),
+                "nobodys-commit",
+                f"nobody asked for the commit {row} of partition {partition}",
+                shard_id,
+            )
+            if asked is not None:
+                kept.check_commit(row.metadata, asked)
+            places[row.metadata] = len(places)
         for given in self.history.given:
             kept.check_given(given)
         return places
-
-    def _check_commits(self, shard_id: int, places: dict[str, int]) -> None:
-        for text, asked in self.history.commits.items():
-            if asked.outcome == "acknowledged":
-                require(
-                    text in places,
-                    "commit-kept",
-                    shard_id,
-                    f"the commit {text} of {asked.offset} was acknowledged, and is not in the log",
-                )
-            if asked.outcome == "refused":
-                require(
-                    text not in places,
-                    "refused-commit",
-                    shard_id,
-                    f"the commit {text} of {asked.offset} was refused, and is in the log",
-                )
 
     def _check_generations(self, shard_id: int, places: dict[str, int]) -> None:
         over: dict[Round, None] = {}
@@ -134,30 +109,9 @@ class GroupWorkload(KafkaWorkload):
             require(
                 who not in over,
                 "old-generation",
-                shard_id,
                 f"the commit {text} is of generation {who}, and comes after one of generation {current}, which is newer",
+                shard_id,
             )
             if current is not None:
                 over[current] = None
             current = who
-
-    def _check_found(self, shard_id: int, places: dict[str, int], found: Found) -> None:
-        before = self.history.acknowledged.get(found.partition, [])[: found.known]
-        last = max(before, key=places.__getitem__, default=None)
-        place = -1
-        if found.text is not None:
-            asked = self.history.commits.get(found.text)
-            require(
-                asked is not None and found.text in places and asked.offset == found.offset,
-                "commit-found",
-                shard_id,
-                f"a member was told of the commit {found.text} of {found.offset}, which is not in the log",
-            )
-            place = places[found.text]
-        require(
-            last is None or place >= places[last],
-            "commit-found",
-            shard_id,
-            f"a member was told that {found.text} is the last commit of partition {found.partition} "
-            f"(offset {found.offset}), after {last} had been acknowledged",
-        )

@@ -5,12 +5,13 @@ Now and then a member commits once more under a generation that it was in before
 would; and not every one of them says goodbye.
 """
 
+import contextlib
 from typing import TYPE_CHECKING, Any, Final
 
 from antiphon.kafka import error_codes as code
 from antiphon.kafka.messages import groups as m
 from antiphon.simulation.cluster.kafka_client import Address, KafkaClient, NoAnswerError
-from antiphon.simulation.cluster.workloads.kafka_history import Commit, Found, Given, History, Round
+from antiphon.simulation.cluster.workloads.kafka_history import Commit, Given, History, Round
 from antiphon.simulation.cluster.workloads.kafka_workload import TOPIC, KafkaWorkload
 from antiphon.simulation.cluster.workloads.kept_groups import LEASE, Coordinator, coordinator_of
 from antiphon.simulation.violation import ViolationError, require
@@ -138,7 +139,7 @@ class Membership:
             self._is_fenced = True
         elif error not in REFUSED:
             raise ViolationError(
-                "group-refused", -1, f"{what} of {self._process.name} is refused with error {error}"
+                "group-refused", f"{what} of {self._process.name} is refused with error {error}"
             )
         return True
 
@@ -211,7 +212,6 @@ class Membership:
         require(
             owned == meant.get(self._round, {}).get(self._member_id, ()),
             "one-owner",
-            -1,
             f"{self._member_id} is to own {owned} in {self._round}; its leader meant {meant.get(self._round)}",
         )
         for partition in owned:
@@ -219,7 +219,6 @@ class Membership:
             require(
                 owner == self._member_id,
                 "one-owner",
-                -1,
                 f"{owner} and {self._member_id} both own partition {partition} in {self._round}",
             )
 
@@ -279,7 +278,6 @@ class Membership:
         require(
             silent_s >= LEASE * min(self._session_ms, self._rebalance_ms) / 1000,
             "member-forgotten",
-            -1,
             f"{self._member_id} of {self._round} is refused {what} with error {error}; {by} knew it {silent_s:.3f} s ago",
         )
 
@@ -289,10 +287,8 @@ class Membership:
             member_id=self._member_id,
             members=[m.LeavingMember(member_id=self._member_id, group_instance_id=self._instance)],
         )
-        try:
+        with contextlib.suppress(NoAnswerError):
             await self._ask(LEAVE_GROUP, request)
-        except NoAnswerError:
-            return
 
     # -- offsets --------------------------------------------------------------------------------------------------
 
@@ -316,7 +312,7 @@ class Membership:
     async def _commit(self, partition: int, offset: int, member_id: str, who: Round) -> bool:
         history = self._history
         text = f"{who[0]} {who[1]} {len(history.commits)}"
-        asked = history.commits[text] = Commit(partition, offset, who, member_id=member_id)
+        history.commits[text] = Commit(partition, offset, who, member_id=member_id)
         one = m.CommitPartition(partition_index=partition, committed_offset=offset, committed_metadata=text)
         request = m.OffsetCommitRequest(
             group_id=self._group,
@@ -329,19 +325,13 @@ class Membership:
         found = await self._ask(OFFSET_COMMIT, request)
         error = found.topics[0].partitions[0].error_code
         self._workload.cluster.tell("commit", self._process.name, partition, offset, text, error)
-        if not error:
-            asked.outcome = "acknowledged"
-            history.acknowledged.setdefault(partition, []).append(text)
-        elif error in REFUSED:
-            asked.outcome = "refused"
-        if asked.outcome != "unknown":
-            self._history.outcomes["commit_unknown"] -= 1
-            self._history.outcomes["committed" if not error else "commit_refused"] += 1
+        if history.answered(text, error, REFUSED) != "unknown":
+            history.outcomes["commit_unknown"] -= 1
+            history.outcomes["committed" if not error else "commit_refused"] += 1
         return who != self._round or self._may_go_on("commit", error)
 
     async def _fetch_offsets(self, partitions: tuple[int, ...]) -> bool:
-        history = self._history
-        known = {partition: len(history.acknowledged.get(partition, ())) for partition in partitions}
+        known = self._history.known(partitions)
         topics = [m.FetchOffsetsTopic(name=TOPIC, partition_indexes=list(partitions))]
         many = self._versions[OFFSET_FETCH] >= MANY_GROUPS
         request = m.OffsetFetchRequest(
@@ -354,9 +344,5 @@ class Membership:
         if self._troubled("offsets", group.error_code):
             return False
         for one in group.topics[0].partitions:
-            text = one.metadata if one.committed_offset >= 0 else None
-            history.found.append(
-                Found(one.partition_index, one.committed_offset, text, known[one.partition_index])
-            )
-            self._positions[one.partition_index] = max(0, one.committed_offset)
+            self._positions[one.partition_index] = self._history.was_found(one, known)
         return True

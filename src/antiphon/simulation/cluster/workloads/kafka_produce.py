@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 
 IN_FLIGHT_MAX: Final = 5
 RECORDS_MAX: Final = 3
-ALL_REPLICAS: Final = -1
 VERSIONS: Final = (3, 7, 8, 9, 11)
 DELIVERY_S: Final = (2.0, 8.0, 60.0)
 RETRIABLE: Final = frozenset({
@@ -99,8 +98,8 @@ class ProducerWorkload(KafkaWorkload):
         require(
             base_offset + len(batch.values) <= end,
             "acknowledged-committed",
-            shard_id,
             f"{batch.values[0]!r} and what follows was acknowledged at {base_offset}, committed is {end}",
+            shard_id,
         )
         there = self.cluster.evidence.truth(shard_id).at(base_offset)
         header = None if there is None else read_header(there.data)
@@ -109,16 +108,16 @@ class ProducerWorkload(KafkaWorkload):
             or (header.max_timestamp if self.gives_time else -1, self.gives_time)
             == (time_ms, header.is_log_append_time),
             "append-time",
-            shard_id,
             f"{batch.values[0]!r} at {base_offset} is said to have been appended at {time_ms}; the log says {header}",
+            shard_id,
         )
 
         require(
             header is None or self.stored_codec in {None, header.codec},
             "stored-codec",
-            shard_id,
             f"{batch.values[0]!r} at {base_offset} is stored with codec {header and header.codec}, and the topic has "
             f"codec {self.stored_codec}",
+            shard_id,
         )
 
     def check(self) -> None:
@@ -136,8 +135,8 @@ class ProducerWorkload(KafkaWorkload):
             require(
                 int(serial) == next_of.get(who, 0),
                 "order",
-                shard_id,
                 f"{value!r} is at {offset}, where number {next_of.get(who, 0)} of its producer comes next",
+                shard_id,
             )
             next_of[who] = int(serial) + 1
         for value, (where, offset) in self.acknowledged.items():
@@ -145,8 +144,8 @@ class ProducerWorkload(KafkaWorkload):
                 require(
                     found.get(value) == offset,
                     "acknowledged-kept",
-                    shard_id,
                     f"{value!r} was acknowledged at {offset}, it is at {found.get(value)}",
+                    shard_id,
                 )
 
 
@@ -225,15 +224,8 @@ class _Lane:
         return _Batch(first, values, bytes(data), self._workload.now)
 
     def _send(self, connection: Connection, batch: _Batch) -> "asyncio.Task[Any]":
-        request = m.ProduceRequest(
-            acks=ALL_REPLICAS,
-            timeout_ms=self._draw.choice((500, 5_000)),
-            topics=[
-                m.ProduceTopic(
-                    name=TOPIC, partitions=[m.ProducePartition(index=self._partition, records=batch.data)]
-                )
-            ],
-        )
+        timeout_ms = self._draw.choice((500, 5_000))
+        request = m.produce_one(TOPIC, batch.data, self._partition, timeout_ms=timeout_ms)
         return self._client.send(connection, PRODUCE, self._version, request)
 
     async def _take_one(self, failed: list[_Batch]) -> None:
@@ -252,9 +244,9 @@ class _Lane:
         if done.error_code not in RETRIABLE and not follows:
             raise ViolationError(
                 "produce-refused",
-                self._workload.shard_ids[self._partition],
                 f"{sent.batch.values[0]!r} (producer {self._producer_id}, sequence {sent.batch.first_sequence}), before "
                 f"which all is acknowledged, is refused with error {done.error_code}: {done.error_message}",
+                self._workload.shard_ids[self._partition],
             )
         failed.append(sent.batch)
 

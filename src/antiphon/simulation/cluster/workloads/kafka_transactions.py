@@ -15,16 +15,14 @@ Every second producer is a Python client, the others speak Kafka's protocol.
 """
 
 import asyncio
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 
 from antiphon.coordination.transactions import PREPARED, Row, State
 from antiphon.model.internal import GROUPS_TABLE, TRANSACTIONS_TABLE
-from antiphon.records.batch import HEADER_BYTES, iter_batches, read_header
+from antiphon.records.batch import HEADER_BYTES, read_header
 from antiphon.records.builder import end_marker_of
-from antiphon.records.changes import effects_of
 from antiphon.records.decode import decode_records
 from antiphon.simulation.cluster.drawing import Drawn, one_of
 from antiphon.simulation.cluster.workloads.kafka_transactor import GROUP, Transactor
@@ -103,8 +101,8 @@ class TransactionalWorkload(KafkaWorkload):
             require(
                 texts == committed,
                 "read-committed",
-                self.shard_ids[partition],
                 f"a reader of committed records of partition {partition} got {texts}, not {committed}",
+                self.shard_ids[partition],
             )
 
     def _decided(self, partition: int) -> list[tuple[str, bool]]:
@@ -123,14 +121,14 @@ class TransactionalWorkload(KafkaWorkload):
                 for at in open_.pop(header.producer_id, []):
                     found[at] = (found[at][0], commit)
         left = sorted(found[at][0] for places in open_.values() for at in places)
-        require(not left, "transaction-open", shard_id, f"{left[:5]} belong to transactions that never ended")
+        require(not left, "transaction-open", f"{left[:5]} belong to transactions that never ended", shard_id)
         return found
 
     def _decisions(self) -> dict[tuple[int, int], set[State]]:
         """What was decided of each transaction, by producer id and number, as the rows ever said."""
         found: dict[tuple[int, int], set[State]] = {}
         for shard in self.cluster.shards_of(TRANSACTIONS_TABLE):
-            for _, value in self._effects(shard.shard_id):
+            for _, value, _ in self.cluster.evidence.truth(shard.shard_id).effects():
                 row = None if value is None else msgspec.msgpack.decode(value, type=Row)
                 if row is not None and row.state in PREPARED:
                     found.setdefault((row.producer_id, row.number), set()).add(row.state)
@@ -148,9 +146,9 @@ class TransactionalWorkload(KafkaWorkload):
                 require(
                     decided == {State.PREPARE_COMMIT if commit else State.PREPARE_ABORT},
                     "transaction-undecided",
-                    shard_id,
                     f"a marker {'commits' if commit else 'aborts'} number {number} of producer {header.producer_id}, whose "
                     f"row said {sorted(decided)}",
+                    shard_id,
                 )
 
     def _check_one(
@@ -163,31 +161,31 @@ class TransactionalWorkload(KafkaWorkload):
             require(
                 mine in ([], values),
                 "transaction-half",
-                shard_id,
                 f"of {values}, which belong to one transaction, {mine} are committed",
+                shard_id,
             )
             if asked.outcome == "committed":
                 require(
-                    mine == values, "transaction-lost", shard_id, f"{values} was committed; there is {there}"
+                    mine == values, "transaction-lost", f"{values} was committed; there is {there}", shard_id
                 )
             if asked.outcome == "not":
-                require(not mine, asked.broken or "transaction-risen", shard_id, f"{mine} was not committed")
+                require(not mine, asked.broken or "transaction-risen", f"{mine} was not committed", shard_id)
         commits = {
             partition: any(commit for text, commit in found[partition] if text in asked.sent)
             for partition, values in asked.acknowledged.items()
             if values
         }
         shard_id = self.shard_ids[min(self.shard_ids)]
-        require(len(set(commits.values())) < 2, "transaction-half", shard_id, f"{asked.text}: {commits}")
+        require(len(set(commits.values())) < 2, "transaction-half", f"{asked.text}: {commits}", shard_id)
         is_committed = asked.outcome == "committed" or any(commits.values())
         if asked.offset is not None and (commits or asked.outcome in {"committed", "not"}):
             require(
                 (asked.text in offsets) == is_committed
                 or (is_committed and self._is_overtaken(asked, offsets)),
                 "transaction-offsets",
-                shard_id,
                 f"the offset of {asked.text} was {'' if asked.text in offsets else 'not '}committed, its records were "
                 f"{'' if is_committed else 'not '}",
+                shard_id,
             )
 
     def _is_overtaken(self, asked: Asked, offsets: dict[str, int]) -> bool:
@@ -205,7 +203,7 @@ class TransactionalWorkload(KafkaWorkload):
         groups = [f"{GROUP}{number}" for number in self._transactors]
         found: dict[str, int] = {}
         for shard_id in sorted({self.cluster.shard_of_group(group) for group in groups}):
-            for key, value in self._effects(shard_id):
+            for key, value, _ in self.cluster.evidence.truth(shard_id).effects():
                 if key.startswith(f"offset/{GROUP}".encode()) and value is not None:
                     row = msgspec.msgpack.decode(value, type=Committed)
                     number = key.removeprefix(f"offset/{GROUP}".encode()).partition(b"/")[0].decode()
@@ -213,13 +211,6 @@ class TransactionalWorkload(KafkaWorkload):
                         row.offset
                     )  # Python clients send no text
         return found
-
-    def _effects(self, shard_id: int) -> Iterator[tuple[bytes, bytes | None]]:
-        for batch in self.cluster.evidence.truth(shard_id).batches:
-            for header, data in iter_batches(batch.data):
-                if not header.is_control:
-                    for key, value, _ in effects_of(data):
-                        yield key, value
 
 
 def _client(asked: Asked) -> str:

@@ -7,6 +7,7 @@ refused.
 
 import asyncio
 import contextlib
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from antiphon import system
@@ -71,6 +72,15 @@ class _Producer:
         self.epoch = epoch
         self.is_second = is_second
         self.sequences: dict[int, int] = {}
+
+    @property
+    def fields(self) -> dict[str, Any]:
+        """What names it in each request of a transaction."""
+        return {
+            "transactional_id": self.name,
+            "producer_id": self.producer_id,
+            "producer_epoch": self.epoch,
+        }
 
     @property
     def end_version(self) -> int:
@@ -150,17 +160,14 @@ class Transactor:
 
     async def _ask_once(self, producer: _Producer, asked: Asked) -> None:
         """Ask for the commit once, and vanish if no answer says that it stands."""
-        try:
-            request = self._end_request(producer, commit=True)
+        request = m.EndTxnRequest(**producer.fields, committed=True)
+        with contextlib.suppress(NoAnswerError):
             told = await self._asked(END, producer.end_version, producer.name, request)
-        except NoAnswerError:
-            self._vanish()
-            return
-        if told.error_code:
-            self._vanish()
-            return
-        self._producer = producer.after(told)
-        asked.outcome = "committed"
+            if not told.error_code:
+                self._producer = producer.after(told)
+                asked.outcome = "committed"
+                return
+        self._vanish()
 
     def _abandon(self, asked: Asked) -> None:
         """Nobody comes back for it: it has to end by its time-out."""
@@ -188,31 +195,25 @@ class Transactor:
         with contextlib.suppress(_FailedError):
             if self._draw.random() < 0.5:
                 await self._send(old, late, min(asked.acknowledged), f"{late.text}:late")
-            await self._step(END, old.name, self._end_request(old, commit=True), version=old.end_version)
+            request = m.EndTxnRequest(**old.fields, committed=True)
+            await self._step(END, old.name, request, version=old.end_version)
 
     async def _raise(self, old: _Producer, newer: _Producer) -> None:
         """The fenced one asks for its next epoch, as some clients do (KIP-360), in the middle of the newer's transaction."""
         asked, ends_s = self._new(newer.name), self._workload.now + SURELY_S
         await self._write(newer, asked)
-        request = cm.InitProducerIdRequest(
-            transactional_id=old.name,
-            transaction_timeout_ms=TIMEOUT_MS[0],
-            producer_id=old.producer_id,
-            producer_epoch=old.epoch,
-        )
+        request = cm.InitProducerIdRequest(**old.fields, transaction_timeout_ms=TIMEOUT_MS[0])
         with contextlib.suppress(NoAnswerError):
             await self._asked(INIT, 4, old.name, request)
         try:
             await self._end(newer, asked, commit=True)
         except _FailedError as failed:
             is_ours = failed.error not in FENCED or self._workload.now > ends_s
-            require(
-                is_ours, "zombie", -1, f"{old.name}: who was fenced has fenced its successor: {failed.error}"
-            )
+            require(is_ours, "zombie", f"{old.name}: who was fenced has fenced its successor: {failed.error}")
             raise
 
     async def _end(self, producer: _Producer, asked: Asked, *, commit: bool) -> None:
-        request = self._end_request(producer, commit=commit)
+        request = m.EndTxnRequest(**producer.fields, committed=commit)
         try:
             told = await self._step(END, producer.name, request, version=producer.end_version)
         except _FailedError as failed:
@@ -246,8 +247,8 @@ class Transactor:
                 require(
                     self._workload.now < deadline_s,
                     "transaction-open",
-                    shard_id,
                     f"a transaction of {name} was under way {REST_S} s after the last request",
+                    shard_id,
                 )
                 await asyncio.sleep(0.3)
         for asked in self._book.asked.values():
@@ -277,41 +278,19 @@ class Transactor:
         return _Producer(name, told.producer_id, told.producer_epoch, is_second=self._draw.random() < 0.5)
 
     async def _add(self, producer: _Producer, partitions: list[int]) -> None:
-        request = m.AddPartitionsToTxnRequest(
-            transactional_id=producer.name,
-            producer_id=producer.producer_id,
-            producer_epoch=producer.epoch,
-            topics=[m.TxnTopic(name=self._workload.topic, partitions=partitions)],
-        )
+        topics = [m.TxnTopic(name=self._workload.topic, partitions=partitions)]
+        request = m.AddPartitionsToTxnRequest(**producer.fields, topics=topics)
         await self._step(ADD, producer.name, request)
-
-    def _end_request(self, producer: _Producer, *, commit: bool) -> m.EndTxnRequest:
-        return m.EndTxnRequest(
-            transactional_id=producer.name,
-            producer_id=producer.producer_id,
-            producer_epoch=producer.epoch,
-            committed=commit,
-        )
 
     async def _offset(self, producer: _Producer, asked: Asked) -> None:
         if not producer.is_second:
-            request = m.AddOffsetsToTxnRequest(
-                transactional_id=producer.name,
-                producer_id=producer.producer_id,
-                producer_epoch=producer.epoch,
-                group_id=self._group,
-            )
+            request = m.AddOffsetsToTxnRequest(**producer.fields, group_id=self._group)
             await self._step(ADD_OFFSETS, producer.name, request)
         partition = m.TxnOffsetCommitPartition(
             partition_index=0, committed_offset=self._count, committed_metadata=asked.text
         )
-        commit = m.TxnOffsetCommitRequest(
-            transactional_id=producer.name,
-            group_id=self._group,
-            producer_id=producer.producer_id,
-            producer_epoch=producer.epoch,
-            topics=[m.TxnOffsetCommitTopic(name=self._workload.topic, partitions=[partition])],
-        )
+        topics = [m.TxnOffsetCommitTopic(name=self._workload.topic, partitions=[partition])]
+        commit = m.TxnOffsetCommitRequest(**producer.fields, group_id=self._group, topics=topics)
         version = 5 if producer.is_second else 3
         await self._step(OFFSETS, self._group, commit, version=version, key_type=GROUP_KEY)
         asked.offset = self._count
@@ -324,17 +303,15 @@ class Transactor:
             groups=[gm.FetchOffsetsGroup(group_id=self._group, topics=wanted)],
             require_stable=self._draw.random() < 0.5,
         )
-        try:
+        with contextlib.suppress(NoAnswerError):
             told = await self._asked(OFFSET_FETCH, 8, self._group, request, GROUP_KEY)
-        except NoAnswerError:
-            return
-        for found in (one for topic in told.groups[0].topics for one in topic.partitions):
-            require(
-                found.metadata != asked.text,
-                "transaction-early",
-                min(self._workload.shard_ids.values()),
-                f"the offset of {asked.text} was told before its transaction ended",
-            )
+            for found in (one for topic in told.groups[0].topics for one in topic.partitions):
+                require(
+                    found.metadata != asked.text,
+                    "transaction-early",
+                    f"the offset of {asked.text} was told before its transaction ended",
+                    min(self._workload.shard_ids.values()),
+                )
 
     async def _send(self, producer: _Producer, asked: Asked, partition: int, value: str) -> None:
         """Produce one record, again as long as it may be tried again."""
@@ -349,33 +326,15 @@ class Transactor:
         data[22] |= TRANSACTIONAL_BIT
         seal(data)
         topic = self._workload.topic
-        request = km.ProduceRequest(
-            transactional_id=producer.name,
-            acks=-1,
-            timeout_ms=2_000,
-            topics=[
-                km.ProduceTopic(
-                    name=topic, partitions=[km.ProducePartition(index=partition, records=bytes(data))]
-                )
-            ],
-        )
-        unknown = False
-        for _ in range(TRIES):
+        request = km.produce_one(topic, bytes(data), partition, transactional_id=producer.name)
+
+        async def ask() -> Any:
             address, _epoch = await self._client.leader(topic, partition)
-            try:
-                told = await self._client.ask(address, PRODUCE, 12 if producer.is_second else 9, request)
-                error = told.topics[0].partitions[0].error_code
-            except NoAnswerError:
-                unknown, error = True, code.REQUEST_TIMED_OUT
-            if not error:
-                producer.sequences[partition] = at + 1
-                asked.acknowledged.setdefault(partition, []).append(value)
-                return
-            if error not in AGAIN:
-                raise _FailedError(error, unknown=unknown)
-            self._client.forget(topic, partition)
-            await self._client.back_off()
-        raise _FailedError(code.REQUEST_TIMED_OUT, unknown=True)
+            return await self._client.ask(address, PRODUCE, 12 if producer.is_second else 9, request)
+
+        await self._until_sure(ask, lambda: self._client.forget(topic, partition), TRIES)
+        producer.sequences[partition] = at + 1
+        asked.acknowledged.setdefault(partition, []).append(value)
 
     async def _step(
         self,
@@ -387,11 +346,21 @@ class Transactor:
         key_type: int = TRANSACTION_KEY,
         tries: int = TRIES,
     ) -> Any:
+        """The coordinator's answer without an error; raises _FailedError."""
+        return await self._until_sure(
+            lambda: self._asked(key, version, name, request, key_type),
+            lambda: self._places.pop((key_type, name), None),
+            tries,
+        )
+
+    async def _until_sure(
+        self, ask: Callable[[], Awaitable[Any]], look_anew: Callable[[], object], tries: int
+    ) -> Any:
         """The answer without an error; raises _FailedError. Asks again as long as it is told to, or hears nothing."""
         unknown = False
         for _ in range(tries):
             try:
-                told = await self._asked(key, version, name, request, key_type)
+                told = await ask()
                 error = _error_of(told)
             except NoAnswerError:
                 unknown, error = True, code.REQUEST_TIMED_OUT
@@ -401,7 +370,7 @@ class Transactor:
                 raise _FailedError(error, unknown=unknown)
             if error in {code.REQUEST_TIMED_OUT, code.COORDINATOR_NOT_AVAILABLE}:
                 unknown = True
-            self._places.pop((key_type, name), None)
+            look_anew()
             await self._client.back_off()
         raise _FailedError(code.REQUEST_TIMED_OUT, unknown=True)
 
@@ -455,30 +424,22 @@ class Transactor:
     async def _fetched(self, partition: int, offset: int) -> km.FetchedPartition | None:
         topic = self._workload.topic
         address, _ = await self._client.leader(topic, partition)
-        wanted = km.FetchPartition(index=partition, offset=offset, max_bytes=1 << 16)
-        request = km.FetchRequest(
-            max_wait_ms=200,
-            min_bytes=1,
-            max_bytes=1 << 16,
-            isolation=1,
-            topics=[km.FetchTopic(name=topic, partitions=[wanted])],
+        request = km.fetch_one(
+            topic, partition, offset, 1 << 16, total_bytes=1 << 16, wait_ms=200, isolation=1
         )
-        try:
+        with contextlib.suppress(NoAnswerError):
             told = (await self._client.ask(address, FETCH, 11, request)).topics[0].partitions[0]
-        except NoAnswerError:
-            self._client.forget(topic, partition)
-            return None
-        if told.error_code:
-            self._client.forget(topic, partition)
-            return None
-        return told  # type: ignore[no-any-return]
+            if not told.error_code:
+                return told  # type: ignore[no-any-return]
+        self._client.forget(topic, partition)
+        return None
 
 
 def _error_of(told: Any) -> int:
     """The error of an answer; the first one where there are many."""
     if isinstance(told, m.AddPartitionsToTxnResponse):
         errors = [one.error_code for topic in told.results_by_topic for one in topic.results_by_partition]
-    elif isinstance(told, m.TxnOffsetCommitResponse):
+    elif isinstance(told, m.TxnOffsetCommitResponse | km.ProduceResponse):
         errors = [one.error_code for topic in told.topics for one in topic.partitions]
     else:
         errors = [told.error_code]

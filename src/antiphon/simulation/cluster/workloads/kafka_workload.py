@@ -99,7 +99,7 @@ class KafkaWorkload(Workload):
                 and known is not None
                 and known.data == batch,
                 "fetched-is-committed",
-                shard_id,
                 f"a fetch at {position} gives {header.base_offset}..{header.next_offset}; committed there is {known}",
+                shard_id,
             )
             position = header.next_offset

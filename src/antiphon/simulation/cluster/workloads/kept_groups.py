@@ -73,15 +73,15 @@ class KeptGroup:
         require(
             generation > self._generation or same,
             "generations-go-on",
-            self._shard_id,
             f"a row of generation {generation} with {owned} comes after one of {self._generation} with {self._owned}",
+            self._shard_id,
         )
         partitions = [partition for assignment in owned.values() for partition in assignment]
         require(
             len(partitions) == len(set(partitions)) and row[WHOLE],
             "one-owner",
-            self._shard_id,
             f"the row of generation {generation} gives {owned}",
+            self._shard_id,
         )
         self._generation, self._owned = generation, owned
         self._every.setdefault(generation, []).append(owned)
@@ -91,9 +91,9 @@ class KeptGroup:
         require(
             asked.round[0] == self._generation and asked.member_id in self._owned,
             "stale-commit",
-            self._shard_id,
             f"the commit {text} is of {asked.member_id} in generation {asked.round[0]}; the group is kept in generation "
             f"{self._generation} with {sorted(self._owned)}",
+            self._shard_id,
         )
 
     def check_given(self, given: Given) -> None:
@@ -102,6 +102,6 @@ class KeptGroup:
         require(
             any(owned.get(given.member_id) == bytes(given.owned) for owned in rows),
             "told-unkept",
-            self._shard_id,
             f"{given.member_id} was given {given.owned} in {given.round}, which no row says: {rows}",
+            self._shard_id,
         )

@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from antiphon.client.log_backed_store_aio import AsyncLogBackedStore
 from antiphon.errors import AntiphonError, OffsetMismatchError, TimedOutError
-from antiphon.records.batch import read_header
-from antiphon.records.decode import decode_records
 from antiphon.simulation.cluster.drawing import Drawn, one_of
 from antiphon.simulation.cluster.workloads.registry import workload
 from antiphon.simulation.cluster.workloads.workload import (
@@ -80,8 +78,7 @@ class LedgerWorkload(Workload):
         await insist(lambda: db.create_topic(self.name, shards=1, **options))
         (self.shard_id,) = await shards_of(db, self.name)
 
-    async def _work(self, process: "Process", number: int) -> None:
-        db = await self.connected()
+    async def _work_with(self, db: "AsyncClient", process: "Process", number: int) -> None:
         start: State = (0, 0)
         store = AsyncLogBackedStore(
             db, self.name, initial=start, apply=_apply, validate=_validate, timeout_s=PATIENCE_S
@@ -101,7 +98,6 @@ class LedgerWorkload(Workload):
             await asyncio.gather(*work)
             await self.think(process, count)
         await store.close()
-        await db.close()
 
     def _committed(self) -> int:
         return self.cluster.evidence.truth(self.shard_id).end
@@ -141,22 +137,19 @@ class LedgerWorkload(Workload):
         """See `Workload`."""
         at: dict[bytes, int] = {}
         states: list[tuple[int, State]] = [(0, (0, 0))]  # from which offset on the log comes to this
-        for batch in self.cluster.evidence.truth(self.shard_id).batches:
-            if read_header(batch.data).is_control:
-                continue
-            for record in decode_records(batch.data):
-                operation, state = bytes(record.value or b""), states[-1][1]
-                where = f"{operation!r} at {record.offset}"
-                require(operation in self.sent, "nobodys-record", self.shard_id, f"nobody sent {where}")
-                require(operation not in at, "exactly-once", self.shard_id, f"{where} is at {at} too")
-                at[operation] = record.offset
-                states.append((record.offset + 1, _apply(state, operation)))
-                require(
-                    states[-1][1][0] >= 0,
-                    "legal-history",
-                    self.shard_id,
-                    f"{where} withdraws from a balance of {state[0]}",
-                )
+        for record in self.cluster.evidence.truth(self.shard_id).records():
+            operation, state = bytes(record.value or b""), states[-1][1]
+            where = f"{operation!r} at {record.offset}"
+            require(operation in self.sent, "nobodys-record", f"nobody sent {where}", self.shard_id)
+            require(operation not in at, "exactly-once", f"{where} is at {at} too", self.shard_id)
+            at[operation] = record.offset
+            states.append((record.offset + 1, _apply(state, operation)))
+            require(
+                states[-1][1][0] >= 0,
+                "legal-history",
+                f"{where} withdraws from a balance of {state[0]}",
+                self.shard_id,
+            )
         for told in self.told:
             self._check_answer(told, at, states)
 
@@ -172,28 +165,28 @@ class LedgerWorkload(Workload):
             require(
                 at.get(told.operation) == told.offset and after == told.state,
                 "acknowledged-kept",
-                self.shard_id,
                 f"{told} was acknowledged; it is at {at.get(told.operation)}, and the log comes to {after} there",
+                self.shard_id,
             )
         elif told.outcome in {"overdrawn", "overtaken", "not-sent"}:
             require(
                 told.operation not in at,
                 "refused-nowhere",
-                self.shard_id,
                 f"{told} was not carried out, and is at {at.get(told.operation)}",
+                self.shard_id,
             )
         if told.outcome == "overdrawn":
             amount = int(told.operation.rsplit(b":", 1)[1])
             require(
                 any(balance + amount < 0 for balance, _ in between),
                 "refusal",
-                self.shard_id,
                 f"{told} was refused, and the balance covered it at all times: {between}",
+                self.shard_id,
             )
         if told.outcome == "read":
             require(
                 told.state in between,
                 "linearizable",
-                self.shard_id,
                 f"{told} was read; between question and answer the log came to {between}",
+                self.shard_id,
             )

@@ -32,7 +32,7 @@ from antiphon.simulation.cluster import kafka_messages as m
 from antiphon.simulation.cluster.kafka_client import Connection as KafkaConnection
 from antiphon.simulation.cluster.kafka_client import KafkaClient, NoAnswerError
 from antiphon.simulation.cluster.oxia_client import SERVICES, CallError, NoEndError, OxiaClient
-from antiphon.simulation.cluster.workloads.http import send
+from antiphon.simulation.cluster.workloads.http import page_or_nothing
 from antiphon.simulation.cluster.workloads.workload import PATIENCE_S
 from antiphon.simulation.cluster.world import KAFKA_PORT, NATIVE_PORT, OXIA_PORT
 from antiphon.wire.frames import FrameDecoder, decode_reply, encode_message
@@ -140,9 +140,7 @@ class KafkaLine:
         return True
 
     async def _read(self, connection: KafkaConnection) -> Told:
-        partition = m.FetchPartition(index=0, offset=0, max_bytes=1000)
-        topics = [m.FetchTopic(name=TOPIC, partitions=[partition])]
-        request = m.FetchRequest(max_wait_ms=0, min_bytes=0, max_bytes=1000, topics=topics)
+        request = m.fetch_one(TOPIC, 0, 0, 1000, total_bytes=1000, min_bytes=0)
         answer = await self.kafka.send(connection, FETCH, FETCH_VERSION, request)
         error = answer.topics[0].partitions[0].error_code if answer.topics else code.UNKNOWN_SERVER_ERROR
         if error == code.TOPIC_AUTHORIZATION_FAILED:
@@ -237,12 +235,7 @@ class HttpLine:
 
     async def ask(self) -> Told:
         """See `KafkaLine`."""
-        request = f"GET /topics HTTP/1.1\r\nHost: {self._host}\r\n{self._header}Connection: close\r\n\r\n"
-        try:
-            async with asyncio.timeout(PATIENCE_S):
-                status, body = page_of(await send(self._host, request.encode()))
-        except (OSError, TimeoutError):
-            return Told.NOTHING
+        status, body = page_of(await page_or_nothing(self._host, "/topics", self._header))
         if status == UNAUTHORIZED:
             return Told.REFUSED
         if status != OK:

@@ -37,11 +37,7 @@ AUTHENTICATE_VERSION: Final = 1
 VERSIONS_VERSION: Final = 3
 PRODUCE_VERSION: Final = 9
 _VERSIONS: Final = cm.ApiVersionsRequest(client_software_name=PROGRAM, client_software_version="1")
-_NOTHING: Final = m.ProduceRequest(
-    acks=-1,
-    timeout_ms=2_000,
-    topics=[m.ProduceTopic(name="nobody-may", partitions=[m.ProducePartition(index=0, records=b"")])],
-)
+_NOTHING: Final = m.produce_one("nobody-may", b"")
 
 
 async def log_in_to_kafka(

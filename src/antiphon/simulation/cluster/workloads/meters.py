@@ -76,7 +76,6 @@ class Meter:
         require(
             self._used - spare <= most,
             "quota",
-            -1,
             f"node {self._node} let {self._used:,.0f} {what} through in {passed_s:.1f} s from version {since.version} on; "
             f"the quota is {self._rate:,.0f} a second, which lets {most:,.0f}",
         )

@@ -88,15 +88,15 @@ class MixedMembersWorkload(ConsumerGroupWorkload):
         require(
             not self._consumers or not self._classic,
             "one-kind",
-            shard_id,
             f"members {sorted(self._consumers)} of the consumer protocol, and a classic row of {sorted(self._classic)}",
+            shard_id,
         )
         owned = [partition for partitions in self._classic.values() for partition in partitions]
         require(
             len(owned) == len(set(owned)),
             "two-holders",
-            shard_id,
             f"the row of generation {self._generation} gives {self._classic}",
+            shard_id,
         )
         now = "consumer" if self._consumers else "classic" if self._classic else self._was
         if self._was and now != self._was:

@@ -7,7 +7,6 @@ what won over it. That all replicas come to the same table is checked when every
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from antiphon.client.connection import Connection, open_connection
-from antiphon.errors import AntiphonError
 from antiphon.model.requests import Delete, OpStatus, Put, TableGet, TableOp, TableWrite
 from antiphon.model.rows import Row, Version
 from antiphon.partition.multi_batches import identity
@@ -96,7 +95,7 @@ class MultiTableWorkload(Workload):
         node = 0
         while not self.stopped:
             serial += 1
-            try:
+            with self.tells("multi-failed", node, count="multi-unknown"):
                 if connection is None or connection.lost is not None or draw.random() < 0.1:
                     if connection is not None:
                         await connection.close()
@@ -105,9 +104,6 @@ class MultiTableWorkload(Workload):
                 await self._one(
                     connection, node, draw.choice(KEYS), b"%d-%d" % (number, serial), draw.random()
                 )
-            except AntiphonError as error:
-                self.outcomes["multi-unknown"] += 1
-                self.cluster.tell("multi-failed", node, error.code)
             await self.think(process)
         if connection is not None:
             await connection.close()
@@ -147,8 +143,8 @@ class MultiTableWorkload(Workload):
         require(
             after > before,
             "wins-over-what-was-seen",
-            self.shard_id,
             f"node {node} put {made} in the place of {seen}, as it was asked to, and loses to it",
+            self.shard_id,
         )
 
     async def _read(self, connection: Connection, node: int) -> None:
@@ -173,8 +169,8 @@ class MultiTableWorkload(Workload):
                 for stamp, row in zip(stamps, rows, strict=True)
             ),
             "all-or-nothing",
-            self.shard_id,
             f"node {node} showed {rows}: one write set both keys, and only one of them has its row, or a newer one",
+            self.shard_id,
         )
 
     # -- the judge ------------------------------------------------------------------------------------------------
@@ -183,9 +179,9 @@ class MultiTableWorkload(Workload):
         """See `Workload`. Where a disk lost what was durable, what stood on it alone may be gone (S4.28)."""
         lost = self.cluster.watch.multi.truth(self.shard_id).lost
         gone = {identity(read_header(batch)) for batch in lost}
-        for machine in self.cluster.machines:
-            host: Any = None if machine.node is None else machine.node.hosts.get(self.shard_id)
-            if host is not None and host.replica.log_start == 0:
+        host: Any
+        for machine, host in self.cluster.replicas_of(self.shard_id):
+            if host.replica.log_start == 0:
                 cells: dict[bytes, dict[int, list[Cell]]] = {}
                 for batch in (*entries_of(self.cluster, machine, host).values(), *lost):
                     for key, value, packed in effects_of(batch):
@@ -200,8 +196,8 @@ class MultiTableWorkload(Workload):
             require(
                 any(cell.value == put.value for cell in found),
                 "acknowledged-kept",
-                self.shard_id,
                 f"{put} was acknowledged, and the log of node {node} has {found} under that version",
+                self.shard_id,
             )
         for key, of_version in cells.items():
             every = [cell for found in of_version.values() for cell in found]
@@ -209,15 +205,15 @@ class MultiTableWorkload(Workload):
             require(
                 removed >= self.deletes.get(key, 0),
                 "acknowledged-kept",
-                self.shard_id,
                 f"{self.deletes.get(key)} removals of {key!r} were acknowledged, node {node} has {removed}",
+                self.shard_id,
             )
             for cell in every:
                 require(
                     cell.value is None or cell.value in self._sent,
                     "nobodys-record",
-                    self.shard_id,
                     f"nobody has put {cell.value!r}",
+                    self.shard_id,
                 )
 
     def _check_reads(self, cells: dict[bytes, dict[int, list[Cell]]], gone: set[Identity]) -> None:
@@ -241,6 +237,6 @@ class MultiTableWorkload(Workload):
                 (read.value is None and known is None)
                 or any(known is None or cell.stamp >= known for cell in shown),
                 "reads-own-writes",
-                self.shard_id,
                 f"node {read.node} showed {read}, though it had acknowledged {before[-1:]} before",
+                self.shard_id,
             )

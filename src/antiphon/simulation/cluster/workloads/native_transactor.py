@@ -1,5 +1,6 @@
 """One transactional producer of the simulator that is a Python client, judged as those that speak Kafka's protocol are."""
 
+import contextlib
 from typing import TYPE_CHECKING, Final
 
 from antiphon.errors import AntiphonError
@@ -101,13 +102,11 @@ class NativeTransactor(Transactor):
             return
         self._book.outcomes["zombies"] += 1
         asked.outcome, asked.broken = "not", "zombie"
-        try:
-            late = f"{asked.text}:{min(asked.acknowledged)}:late"
-            asked.sent.add(late)
+        late = f"{asked.text}:{min(asked.acknowledged)}:late"
+        asked.sent.add(late)
+        with contextlib.suppress(AntiphonError):
             await transaction.append(self._workload.topic, late, shard=min(asked.acknowledged))
             await transaction.commit()
-        except AntiphonError:
-            return
 
     async def _finish(self, transaction: "AsyncTransaction", asked: Asked, *, commit: bool) -> None:
         for _ in range(COMMIT_TRIES):

@@ -7,7 +7,6 @@ row that was found to the key that was asked for: the row was there, and none th
 from typing import TYPE_CHECKING, Final
 
 from antiphon.client.aio import AsyncClient
-from antiphon.errors import AntiphonError
 from antiphon.model.requests import TableGet
 from antiphon.simulation.cluster.drawing import Drawn, one_of
 from antiphon.simulation.cluster.workloads.registry import workload
@@ -46,17 +45,13 @@ class NearestWorkload(Workload):
         self.reads: list[tuple[int, Read]] = []
         self.outcomes = {"found": 0, "not-found": 0}
 
-    async def _work(self, process: "Process", _number: int) -> None:
-        db, draw = await self.connected(), process.random
+    async def _work_with(self, db: AsyncClient, process: "Process", _number: int) -> None:
+        draw = process.random
         while not self.stopped and len(self.reads) < ANSWERS_MAX:
             shard_id = draw.choice(self._writers.shard_ids)
-            try:
+            with self.tells("find-failed", count="not-found"):
                 await self._find(db, shard_id, draw.choice(self._keys), draw.choice(tuple(WORDS)))
-            except AntiphonError as error:
-                self.outcomes["not-found"] += 1
-                self.cluster.tell("find-failed", error.code)
             await self.think(process)
-        await db.close()
 
     async def _find(self, db: AsyncClient, shard_id: int, key: bytes, comparison: int) -> None:
         began = positions(self.cluster)
@@ -70,8 +65,8 @@ class NearestWorkload(Workload):
         require(
             between[0] <= between[1],
             "linearizable-scan",
-            shard_id,
             f"the row that is {WORDS[comparison]} of {key!r} is said to be {rows}",
+            shard_id,
         )
         read = Read(WORDS[comparison], between, rows, began, positions(self.cluster), is_range=True)
         self.reads.append((shard_id, read))

@@ -14,7 +14,7 @@ from antiphon.model.quotas import CONNECTION_CREATION_RATE, DEFAULT, Quota
 from antiphon.model.requests import AlterQuota
 from antiphon.simulation.cluster.kafka_client import KafkaClient, NoAnswerError
 from antiphon.simulation.cluster.workloads.access_history import Known
-from antiphon.simulation.cluster.workloads.http import send
+from antiphon.simulation.cluster.workloads.http import page_or_nothing
 from antiphon.simulation.cluster.workloads.lines import (
     OK,
     PROGRAM,
@@ -26,7 +26,6 @@ from antiphon.simulation.cluster.workloads.lines import (
     page_of,
 )
 from antiphon.simulation.cluster.workloads.meters import FASTER, HELD_S, Meter, MeteredWorkload
-from antiphon.simulation.cluster.workloads.workload import PATIENCE_S
 from antiphon.simulation.cluster.world import KAFKA_PORT
 from antiphon.simulation.violation import require
 
@@ -96,7 +95,6 @@ class NewConnections:
             require(
                 found is not False,
                 "rate-again",
-                -1,
                 f"node {node} takes no connection from {address}, {AGAIN_S} s after the last one",
             )
             if found:
@@ -120,7 +118,6 @@ class NewConnections:
             require(
                 may_have and self._tried[count] > HELD_S * min(RATES),
                 "rate-refuses",
-                -1,
                 f"node {node} has too many connections from {address}, which has made {self._tried[count]} at most; "
                 f"{'there was' if may_have else 'there was no'} rate since version {since}",
             )
@@ -137,12 +134,7 @@ class NewConnections:
             return told is Told.REFUSED or None
         if way == "kafka":
             return await _has_versions(process, place.host) or None
-        request = f"GET /livez HTTP/1.1\r\nHost: {place.host}\r\nConnection: close\r\n\r\n"
-        try:
-            async with asyncio.timeout(PATIENCE_S):
-                status, _ = page_of(await send(place.host, request.encode()))
-        except (OSError, TimeoutError):
-            return None
+        status, _ = page_of(await page_or_nothing(place.host, "/livez"))
         return True if status == OK else False if status == TOO_MANY else None
 
 

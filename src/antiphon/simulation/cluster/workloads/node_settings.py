@@ -157,7 +157,6 @@ class SettingsWorkload(KafkaWorkload):
                 require(
                     str(found) == expected,
                     "settings-in-effect",
-                    -1,
                     f"node {node.node_id} has {name}={found} ({place}) at {node.view.version}, not {expected}",
                 )
 

@@ -105,8 +105,7 @@ class OwnTransferWorkload(TransferWorkload):
         self.ids: set[str] = set()
         self.outcomes |= {"shifts": 0}
 
-    async def _work(self, process: "Process", number: int) -> None:
-        db = await self.connected()
+    async def _work_with(self, db: "AsyncClient", process: "Process", number: int) -> None:
         await self._until_known(db)
         movers = [
             OwnMover(self, db, process, AT_ONCE * number + place, f"own-{number}-{place}")
@@ -114,7 +113,6 @@ class OwnTransferWorkload(TransferWorkload):
         ]
         await asyncio.gather(*(self._move(process, mover) for mover in movers))
         await movers[0].rest()
-        await db.close()
 
     async def _until_known(self, db: "AsyncClient") -> None:
         while True:

@@ -92,7 +92,7 @@ class OxiaWorkload(TableWorkload):
         self.outcomes["numbers"] += 1
         prefix = key.rpartition(b"-")[0]
         last = before.get(prefix, b"")
-        require(last < key, "sequence", self.shard_ids[0], f"a client is given {key!r} after {last!r}")
+        require(last < key, "sequence", f"a client is given {key!r} after {last!r}", self.shard_ids[0])
         before[prefix] = key
         self._given.add(key)
 
@@ -142,8 +142,8 @@ class OxiaWorkload(TableWorkload):
         require(
             error.reason != SESSION_NOT_FOUND or self.now >= until_s,
             "ended-early",
-            shard_id,
             f"session {session_id} is called ended at {self.now}, and was kept until {until_s}",
+            shard_id,
         )
 
     # -- notifications ------------------------------------------------------------------------------------------------
@@ -195,17 +195,17 @@ class OxiaWorkload(TableWorkload):
             for change in changes:
                 if change.key.startswith(b"number") and change.value is not None:
                     known = versions.setdefault(change.key, change.version_id)
-                    require(known == change.version_id, "sequence", shard_id, f"{change.key!r} is put twice")
+                    require(known == change.version_id, "sequence", f"{change.key!r} is put twice", shard_id)
                     key = values.setdefault(change.value, change.key)
                     require(
-                        key == change.key, "sequence", shard_id, f"one put got {key!r} and {change.key!r}"
+                        key == change.key, "sequence", f"one put got {key!r} and {change.key!r}", shard_id
                     )
             for (of, after), told in self._told.items():
                 if of == shard_id:
                     self._check_told(shard_id, after, told, changes)
         lost = self._given - set(versions)
         require(
-            not lost, "sequence", self.shard_ids[0], f"{sorted(lost)} were acknowledged and are in no log"
+            not lost, "sequence", f"{sorted(lost)} were acknowledged and are in no log", self.shard_ids[0]
         )
 
     def _check_told(self, shard_id: int, after: int, told: list[Any], changes: list[Any]) -> None:
@@ -223,8 +223,8 @@ class OxiaWorkload(TableWorkload):
         require(
             sorted(found, key=repr) == sorted(wanted, key=repr) and len(found) <= len(happened),
             "notified",
-            shard_id,
             f"from {after} to {last} a client was told {len(found)} changes, and {len(wanted)} happened",
+            shard_id,
         )
 
 
@@ -288,8 +288,8 @@ class OxiaTable:
         require(
             version.client_identity == _identity(value),
             "own-identity",
-            shard_id,
             f"the row {value!r} of {key!r} is said to be put by {version.client_identity!r}",
+            shard_id,
         )
         return Row(name, value, _version(version))
 

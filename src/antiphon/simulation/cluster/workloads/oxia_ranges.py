@@ -251,8 +251,8 @@ class OxiaRangeWorkload(Workload):
         require(
             all(table.place(one) < table.place(other) for one, other in pairwise(keys)),
             "oxia-order",
-            shard_id,
             f"a scan of {table.name!r} from {start!r} to {end!r} returned {keys}",
+            shard_id,
         )
         page = self.cluster.options.oxia_page_rows or PAGE_ROWS
         what = f"{'scan' if values else 'list'} from {start!r} to {end!r}"
@@ -309,8 +309,8 @@ class OxiaRangeWorkload(Workload):
                     require(
                         change.value is not None or any(_explains(history, one, change) for one in removals),
                         "only-the-range",
-                        shard_id,
                         f"{change.key!r} of {table.name!r} was removed at {change.offset}, and nobody had asked for that",
+                        shard_id,
                     )
 
 
@@ -339,8 +339,8 @@ def _check_look(history: TableHistory, look: Look) -> None:
         require(
             look.span.holds(table.place(key)) and any(fits(row, state) for state in allowed),
             "oxia-range",
-            shard_id,
             f"a {look.what} in {table.name!r} found {key!r} to be {row}; it was {allowed} in that time",
+            shard_id,
         )
     if look.together and not history.is_split:
         require(
@@ -349,8 +349,8 @@ def _check_look(history: TableHistory, look: Look) -> None:
                 for state in history.states(shard_id, look.began, look.ended)
             ),
             "oxia-range-of-one-moment",
-            shard_id,
             f"a {look.what} in {table.name!r} found {look.rows}; at no moment in that time was that so",
+            shard_id,
         )
 
 
@@ -365,8 +365,8 @@ def _check_gone(history: TableHistory, one: Removal, ended: Positions) -> None:
             for state in history.states(one.shard_id, one.began, ended)
         ),
         "range-gone-at-once",
-        one.shard_id,
         f"{keys} of {one.table.name!r} were removed as a range, and were never gone at one moment",
+        one.shard_id,
     )
 
 

@@ -17,6 +17,7 @@ from antiphon.simulation.cluster.workloads.workload import PATIENCE_S, Workload
 from antiphon.simulation.violation import require
 
 if TYPE_CHECKING:
+    from antiphon.client.aio import AsyncClient
     from antiphon.simulation.cluster.cluster import SimulatedCluster
     from antiphon.simulation.runtime.process import Process
 
@@ -49,8 +50,8 @@ class PastWorkload(Workload):
         self._rows = 0
         self.outcomes = {"past-read": 0, "past-lost": 0, "past-not-read": 0}
 
-    async def _work(self, process: "Process", _number: int) -> None:
-        db, draw = await self.connected(), process.random
+    async def _work_with(self, db: "AsyncClient", process: "Process", _number: int) -> None:
+        draw = process.random
         table = db.table(self._writers.name)
         while not self.stopped and self._rows < ROWS_MAX:
             try:
@@ -69,7 +70,6 @@ class PastWorkload(Workload):
                 self.outcomes["past-not-read"] += 1
                 self.cluster.tell("past-failed", error.code)
             await self.think(process)
-        await db.close()
 
     async def _read(self, table: Any, asked: Mapping[int, tuple[int, int]], draw: Any) -> None:
         shards = {shard.index: shard.shard_id for shard in (await table.core.described_by()).shards}
@@ -90,8 +90,8 @@ class PastWorkload(Workload):
         require(
             [key for key, _ in listed] == sorted(rows),
             "past",
-            self._writers.shard_ids[0],
             f"a scan as of {by_id} has these keys: {[key for key, _ in listed]}",
+            self._writers.shard_ids[0],
         )
         keys = tuple(key for key in self._keys if first <= key <= last)
         self._note(by_id, keys, rows)
@@ -124,8 +124,8 @@ class PastWorkload(Workload):
         require(
             is_early or starts.get(shards.get(shard, -1), 0) > 0 or "end" in error.details,
             "past-lost",
-            self._writers.shard_ids[0],
             f"{error.message}: no log of this table was trimmed",
+            self._writers.shard_ids[0],
         )
 
     def check(self) -> None:
@@ -143,8 +143,8 @@ class PastWorkload(Workload):
                 require(
                     read.rows.get(key) == expected,
                     "past",
-                    self._writers.shard_ids[0],
                     f"as of {dict(read.offsets)} key {key!r} was {expected}, and a reader was told {read.rows.get(key)}",
+                    self._writers.shard_ids[0],
                 )
 
 

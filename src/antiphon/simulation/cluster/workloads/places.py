@@ -46,7 +46,6 @@ class Places:
             require(
                 not has_room and f"may have {PLACES} (quota {CONNECTIONS})" in error.message,
                 "place",
-                -1,
                 f"node {node} has no place for {user} ({way}): {error.message}",
             )
             return
@@ -61,7 +60,6 @@ class Places:
             require(
                 sum(answered) <= PLACES,
                 "place",
-                -1,
                 f"node {node} answers on {sum(answered)} connections of {user} (the last: {way}), who may have {PLACES}",
             )
 

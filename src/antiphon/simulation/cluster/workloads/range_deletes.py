@@ -5,7 +5,6 @@ Nothing else removes keys of this table, so each removal in the committed logs i
 
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from antiphon.errors import AntiphonError
 from antiphon.simulation.cluster.drawing import Drawn, sometimes
 from antiphon.simulation.cluster.workloads.registry import workload
 from antiphon.simulation.cluster.workloads.scans import Read, check_read
@@ -66,13 +65,12 @@ class RangeWorkload(Workload):
         """See `Workload`."""
         self.spawn_all(CLIENTS, self._work)
 
-    async def _work(self, process: "Process", number: int) -> None:
-        db = await self.connected()
+    async def _work_with(self, db: "AsyncClient", process: "Process", number: int) -> None:
         table, draw, serial = db.table(self.name), process.random, 0
         while not self.stopped:
             kind = draw.random()
             serial += 1
-            try:
+            with self.tells("range-failed"):
                 if kind < 0.7:
                     await self._put(table, draw.choice(KEYS), b"%d-%d" % (number, serial))
                 elif kind < 0.85:
@@ -80,10 +78,7 @@ class RangeWorkload(Workload):
                     await self._delete(table, start, draw.choice((end, end, end, b"")))
                 else:
                     await self._scan(table)
-            except AntiphonError as error:
-                self.cluster.tell("range-failed", error.code)
             await self.think(process)
-        await db.close()
 
     async def _put(self, table: Any, key: bytes, value: bytes) -> None:
         version = await table.put(key, value, timeout_s=PATIENCE_S)
@@ -124,8 +119,8 @@ class RangeWorkload(Workload):
             require(
                 found == [version],
                 "acknowledged-kept",
-                self.shard_ids[0],
                 f"a put of {value!r} at {key!r} was acknowledged as version {version}; committed are {found}",
+                self.shard_ids[0],
             )
         for read in self.reads:
             check_read(history, read)
@@ -138,8 +133,8 @@ class RangeWorkload(Workload):
             require(
                 None in states,
                 "range-gone",
-                self.shard_ids[0],
                 f"keys from {one.start!r} to {one.end!r} were removed, and {key!r} was never gone: it was {states}",
+                self.shard_ids[0],
             )
         for shard_id in () if history.is_split else self.shard_ids:
             mine = [key for key in keys if history.by_key[key][0].shard_id == shard_id]
@@ -149,8 +144,8 @@ class RangeWorkload(Workload):
                     for state in history.states(shard_id, one.began, ended)
                 ),
                 "range-gone-at-once",
-                shard_id,
                 f"keys from {one.start!r} to {one.end!r} were removed, and {mine} were never gone at one moment",
+                shard_id,
             )
 
     def _check_removals(self, shard_id: int, written: list[Written]) -> None:
@@ -160,8 +155,8 @@ class RangeWorkload(Workload):
                 require(
                     any(self._explains(one, change) for one in self.deletes),
                     "only-the-range",
-                    shard_id,
                     f"{change.key!r} was removed at {change.offset}, and nobody had asked for that",
+                    shard_id,
                 )
 
     @staticmethod

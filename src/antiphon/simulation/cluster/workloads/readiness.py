@@ -67,9 +67,7 @@ class ReadinessWorkload(Workload):
         if not found or asked is None or machine.node is not asked or not body:
             return
         status, said = int(head.split(b" ", 2)[1]), json.loads(body)
-        require(
-            said["ready"] == (status == OK), "page", -1, f"{machine.host}/readyz answers {status}: {said}"
-        )
+        require(said["ready"] == (status == OK), "page", f"{machine.host}/readyz answers {status}: {said}")
         if status != OK:
             self.outcomes["not_ready"] += 1
             return
@@ -91,9 +89,9 @@ class ReadinessWorkload(Workload):
         require(
             end >= committed,
             "in-step",
-            shard_id,
             f"node {node.node_id} says that it is in step and has the log up to {end}; {committed} was committed before it "
             "joined",
+            shard_id,
         )
 
     def check(self) -> None:

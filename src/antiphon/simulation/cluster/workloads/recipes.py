@@ -17,7 +17,8 @@ from antiphon.simulation.cluster.drawing import Drawn, one_of
 from antiphon.simulation.cluster.workloads.kept_session import KeptSession
 from antiphon.simulation.cluster.workloads.registry import workload
 from antiphon.simulation.cluster.workloads.session_history import SessionHistory, ShardSessions
-from antiphon.simulation.cluster.workloads.workload import PATIENCE_S, Workload, make_table
+from antiphon.simulation.cluster.workloads.sessioned import LOOK_S, TIMEOUTS_S, SessionedWorkload
+from antiphon.simulation.cluster.workloads.workload import PATIENCE_S
 from antiphon.simulation.violation import require
 
 if TYPE_CHECKING:
@@ -27,9 +28,6 @@ if TYPE_CHECKING:
     from antiphon.simulation.cluster.cluster import SimulatedCluster
     from antiphon.simulation.runtime.process import Process
 
-TIMEOUTS_S: Final = (0.6, 1.0, 2.0)
-MILLION: Final = 1_000_000
-LOOK_S: Final = 0.2
 LOCKS: Final = ("lock", "chair")
 ITEM: Final = b"jobs/item/"
 
@@ -70,9 +68,9 @@ class ShardRecipes(ShardSessions):
             require(
                 row is not None and row.version_id == token and token >= self.last_tokens.get(lock, -1),
                 "fenced-write",
-                self.shard_id,
                 f"{record.value!r} was written under {lock!r}, whose row then had version "
                 f"{None if row is None else row.version_id}; the last token was {self.last_tokens.get(lock)}",
+                self.shard_id,
             )
             self.last_tokens[lock] = token
 
@@ -86,7 +84,7 @@ class RecipesHistory(SessionHistory):
 
 
 @workload("recipe_clients", 26, Drawn(one_of(0, 0, 0, 0, 3, 5), "sessions", 1))
-class RecipeWorkload(Workload):
+class RecipeWorkload(SessionedWorkload):
     """Locks, elections, counters and queues (`antiphon.recipes`), whose clients fall silent and stand still.
 
     Checked: no two holders have one token, and nobody gets a lock while its holder's session is kept and the holder has
@@ -94,45 +92,33 @@ class RecipeWorkload(Workload):
     counts once; each item is done once.
     """
 
+    shards = 1
+    history = RecipesHistory
+
     def __init__(self, cluster: "SimulatedCluster", name: str = "recipes") -> None:
         super().__init__(cluster, name)
-        self.shard_ids: list[int] = []
         self.outcomes = {"locks": 0, "guarded-writes": 0, "fenced-off": 0, "counts": 0, "items-done": 0}
-        self._fastest = 1.0 + cluster.options.clock_skew_ppm / MILLION
         self._holders: dict[str, dict[int, Holder]] = {name: {} for name in LOCKS}
         self._counts: dict[int, str] = {}
         self._unsure = 0  # additions whose outcome is not known
         self._items: dict[bytes, str] = {}  # put, done or unknown, by text
 
-    async def set_up(self, db: "AsyncClient") -> None:
-        """See `Workload`."""
-        self.shard_ids = [one.shard_id for one in await make_table(self.cluster, db, self.name, shards=1)]
-
-    def begin(self) -> None:
-        """See `Workload`."""
-        self.spawn_all(self.cluster.options.recipe_clients, self._work)
-        self.spawn("hand", self.stop_some)
-        self.spawn("last", self._see_the_end)
-
-    async def _work(self, process: "Process", number: int) -> None:
-        self.may_stand_still.append(process)
-        draw, count = process.random, 0
-        while not self.stopped:
-            count += 1
-            name, db, kind = f"{number}-{count}", await self.connected(), draw.random()
-            try:
-                if kind < 0.5:
-                    await self._hold(db, process, name, draw.choice(LOCKS))
-                elif kind < 0.7:
-                    await self._count(db, name)
-                else:
-                    await self._queue(db, process, name)
-            except InvalidRequestError:
-                await asyncio.sleep(LOOK_S)  # the table was split, and keys are in two shards now
-            except AntiphonError as error:
-                self.cluster.tell("recipe-failed", name, error.code)
-            await self.think(process)
-            await db.close()
+    async def live(self, db: "AsyncClient", process: "Process", name: str) -> None:
+        """See `SessionedWorkload`."""
+        draw = process.random
+        kind = draw.random()
+        try:
+            if kind < 0.5:
+                await self._hold(db, process, name, draw.choice(LOCKS))
+            elif kind < 0.7:
+                await self._count(db, name)
+            else:
+                await self._queue(db, process, name)
+        except InvalidRequestError:
+            await asyncio.sleep(LOOK_S)  # the table was split, and keys are in two shards now
+        except AntiphonError as error:
+            self.cluster.tell("recipe-failed", name, error.code)
+        await self.think(process)
 
     # -- locks ----------------------------------------------------------------------------------------------------
 
@@ -162,14 +148,14 @@ class RecipeWorkload(Workload):
         holders = self._holders[lock_name]
         self.outcomes["locks"] += 1
         self.cluster.tell("lock", lock_name, mine.name, mine.token)
-        self._require(
+        self.require(
             mine.token not in holders,
             "one-holder",
             f"{mine.name} and another one hold {lock_name!r} with {mine.token}",
         )
         for other in holders.values():
-            until_s = other.kept_until_s(self._fastest)
-            self._require(
+            until_s = other.kept_until_s(self.fastest)
+            self.require(
                 self.now >= until_s or other.token > mine.token,
                 "one-holder",
                 f"{mine.name} holds {lock_name!r} at {self.now}, and {other.name} does until {until_s}",
@@ -196,7 +182,7 @@ class RecipeWorkload(Workload):
         self._unsure += 1
         number = await counter.add(timeout_s=PATIENCE_S)
         self._unsure -= 1
-        self._require(
+        self.require(
             number not in self._counts,
             "counted-once",
             f"{name} and {self._counts.get(number)} both counted {number}",
@@ -215,7 +201,7 @@ class RecipeWorkload(Workload):
         fate = process.random.random()
         if fate < 0.6:
             await taken.done()
-            self._require(self._items.get(taken.item) != "done", "queue", f"{taken.item!r} was done twice")
+            self.require(self._items.get(taken.item) != "done", "queue", f"{taken.item!r} was done twice")
             self._items[taken.item] = "done"
             self.outcomes["items-done"] += 1
         elif fate < 0.8:
@@ -223,34 +209,22 @@ class RecipeWorkload(Workload):
         if fate < 0.9:
             await session.close()
 
-    # -- the end --------------------------------------------------------------------------------------------------
-
-    async def _see_the_end(self, _process: "Process") -> None:
-        history = RecipesHistory(self.cluster, self.shard_ids)
-        while self.is_working or history.open:
-            await asyncio.sleep(LOOK_S)
-            history.read()
-
-    def _require(self, holds: bool, name: str, text: str) -> None:
-        require(holds, name, self.shard_ids[0], text)
-
     def check(self) -> None:
         """See `Workload`."""
-        history = RecipesHistory(self.cluster, self.shard_ids)
-        history.read()
+        history = self.read_all()
         rows = {key: row for shard in history.shards.values() for key, row in shard.rows.items()}
         done = [
             key for shard in history.shards.values() if isinstance(shard, ShardRecipes) for key in shard.done
         ]
-        self._require(len(done) == len(set(done)), "queue", f"items were done twice: {sorted(done)}")
+        self.require(len(done) == len(set(done)), "queue", f"items were done twice: {sorted(done)}")
         left = {row.value for key, row in rows.items() if key.startswith(ITEM)}
         for text, outcome in self._items.items():
-            self._require(
+            self.require(
                 outcome != "put" or text in left or text in done, "queue", f"{text!r} was put, and is gone"
             )
-            self._require(outcome != "done" or text not in left, "queue", f"{text!r} was done, and is there")
+            self.require(outcome != "done" or text not in left, "queue", f"{text!r} was done, and is there")
         counted = int(rows[b"count"].value) if b"count" in rows else 0
-        self._require(
+        self.require(
             len(self._counts) <= counted <= len(self._counts) + self._unsure,
             "counted-once",
             f"the counter ends at {counted}, after {len(self._counts)} additions and {self._unsure} that may be",

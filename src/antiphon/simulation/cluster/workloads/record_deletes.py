@@ -92,8 +92,8 @@ class RecordDeletes(KafkaWorkload):
         self._open_until = {partition: {} for partition in self.shard_ids}
         self._floors = {partition: [] for partition in self.shard_ids}
 
-    async def _work(self, process: "Process", _number: int) -> None:
-        client, draw, db = self.client(process), process.random, await self.connected()
+    async def _work_with(self, db: "AsyncClient", process: "Process", _number: int) -> None:
+        client, draw = self.client(process), process.random
         while not self.stopped:
             partition, kind = draw.choice(sorted(self.shard_ids)), draw.random()
             try:
@@ -111,7 +111,6 @@ class RecordDeletes(KafkaWorkload):
                 client.forget(TOPIC, partition)
             await self.think(process)
         client.close()
-        await db.close()
 
     def _highest(self, partition: int) -> int:
         """Nobody has asked for more to go."""
@@ -178,28 +177,28 @@ class RecordDeletes(KafkaWorkload):
         require(
             max(asked, 0) <= begins <= self._highest(partition),
             "low-watermark",
-            shard_id,
             f"records before {asked} were to go, the highest that anybody asked for is {self._highest(partition)}, and the "
             f"answer is that the partition begins at {begins}",
+            shard_id,
         )
         self.outcomes["deleted-inside"] += begins < truth.end and truth.at(begins) is None
         if self._keeps:
-            host = None if leader.node is None else leader.node.hosts.get(shard_id)
+            host = leader.hosts.get(shard_id)
             term = NEVER if host is None else host.state.term
             self._floors[partition].append(Floor(term, begins))
 
     def _check_durable(self, leader: "Machine", partition: int, begins: int) -> None:
         shard_id = self.shard_ids[partition]
-        host = None if leader.node is None else leader.node.hosts.get(shard_id)
+        host = leader.hosts.get(shard_id)
         if not self._keeps or host is None or host.log.log_start > begins:
             return
         start = _durable_start(leader, shard_id)
         require(
             start is None or start >= host.log.log_start,
             "deletion-durable",
-            shard_id,
             f"node {leader.node_id} has answered that {begins} is where it begins, and its log begins at "
             f"{host.log.log_start}; on its disk it begins at {start}",
+            shard_id,
         )
 
     def _floor(self, partition: int, term: int) -> int:
@@ -208,7 +207,7 @@ class RecordDeletes(KafkaWorkload):
 
     def _floor_of(self, machine: "Machine", partition: int) -> int:
         """What a node must know to be deleted, if it leads: its term only rises."""
-        host = None if machine.node is None else machine.node.hosts.get(self.shard_ids[partition])
+        host = machine.hosts.get(self.shard_ids[partition])
         return 0 if host is None else self._floor(partition, host.state.term)
 
     # -- reads ----------------------------------------------------------------------------------------------------
@@ -226,11 +225,11 @@ class RecordDeletes(KafkaWorkload):
             require(
                 position < self._highest(partition),
                 "deleted-too-much",
-                shard_id,
                 f"{position} is out of range; nobody asked for more than what is before {self._highest(partition)} to go",
+                shard_id,
             )
         elif found.error_code:
-            require(found.error_code in FETCHED_AGAIN, "fetch-refused", shard_id, f"error {found.error_code}")
+            require(found.error_code in FETCHED_AGAIN, "fetch-refused", f"error {found.error_code}", shard_id)
             client.forget(TOPIC, partition)
         else:
             self.outcomes["pruned-read"] += 1
@@ -279,31 +278,28 @@ class RecordDeletes(KafkaWorkload):
         require(
             start <= self._highest(partition),
             "deleted-too-much",
-            shard_id,
             f"the log begins at {start}; nobody asked for more than what is before {self._highest(partition)} to go",
+            shard_id,
         )
         require(
             min(start, position) >= floor,
             "deletion-kept",
-            shard_id,
             f"records before {floor} were deleted, which was answered; now {position} can be read at node {node_id}, where "
             f"the log begins at {start}",
+            shard_id,
         )
 
     def check(self) -> None:
         """See `Workload`: from where on each replica is shown in the end."""
-        for machine in self.cluster.machines:
-            for partition, shard_id in self.shard_ids.items():
-                host = None if machine.node is None else machine.node.hosts.get(shard_id)
-                if host is None:
-                    continue
+        for partition, shard_id in self.shard_ids.items():
+            for machine, host in self.cluster.replicas_of(shard_id):
                 start = host.state.log_start
                 self._check_start(machine.node_id, partition, start, start, self._floor(partition, NEVER))
 
 
 def _durable_start(machine: "Machine", shard_id: int) -> int | None:
     """Where a node's log would begin after a power failure now; None where that cannot be said."""
-    host = None if machine.node is None else machine.node.hosts.get(shard_id)
+    host = machine.hosts.get(shard_id)
     if host is None or host.state.failed is not None:
         return None
     path = os.path.join(host.log.path, START_NAME)

@@ -77,30 +77,23 @@ class RecoveredWorkload(Workload):
 
     def begin(self) -> None:
         """See `Workload`."""
-        self.spawn_all(self.cluster.options.recovered_writers, self._append)
-        self.spawn("reads", self._read)
+        self.spawn_all(self.cluster.options.recovered_writers, self.with_client(self._append))
+        self.spawn("reads", self.with_client(self._read))
 
-    async def _append(self, process: "Process", number: int) -> None:
-        db = await self.connected()
+    async def _append(self, db: "AsyncClient", process: "Process", number: int) -> None:
         topic: Any = db.topic(self.name)
         serial = 0
         while not self.stopped:
             value = b"%d:%d" % (number, serial)
             serial += 1
             self._sent.add(value)
-            try:
+            with self.tells("not-kept", value.decode(), count="not-kept"):
                 at = await topic.append(value, timeout_s=PATIENCE_S)
-            except AntiphonError as error:
-                self.cluster.tell("not-kept", value.decode(), error.code)
-                self.outcomes["not-kept"] += 1
-            else:
                 self._acknowledged[value] = at.offset
                 self.outcomes["kept"] += 1
             await self.think(process)
-        await db.close()
 
-    async def _read(self, process: "Process") -> None:
-        db = await self.connected()
+    async def _read(self, db: "AsyncClient", process: "Process") -> None:
         while not self.stopped:
             recoveries = self._recoveries
             found: dict[int, bytes] = {}
@@ -117,7 +110,6 @@ class RecoveredWorkload(Workload):
             self._reads.append((recoveries, found))
             self.outcomes["read-again"] += 1
             await self.think(process, 10)
-        await db.close()
 
     @property
     def _recoveries(self) -> int:
@@ -135,9 +127,9 @@ class RecoveredWorkload(Workload):
             require(
                 value in committed or value in lost,
                 "acknowledged-kept",
-                self.shard_id,
                 f"{value!r} was acknowledged at {self._acknowledged[value]}, and is neither committed nor among the "
                 f"{len(lost)} that were lost",
+                self.shard_id,
             )
             self.outcomes["lost"] += value not in committed
         at = {offset: value for value, offset in committed.items()}
@@ -148,6 +140,6 @@ class RecoveredWorkload(Workload):
                 require(
                     at.get(offset) == value,
                     "one-history",
-                    self.shard_id,
                     f"{value!r} was read at {offset} after recovery {seen}; {at.get(offset)!r} is committed there",
+                    self.shard_id,
                 )

@@ -59,8 +59,8 @@ class RecoveredFold(ShardSessions):
             require(
                 self.copies or version > self._newest,
                 "versions-go-on",
-                self.shard_id,
                 f"{record.key!r} = {record.value!r} has version {version}, {self._newest} was given before",
+                self.shard_id,
             )
             self._newest = max(self._newest, version)
             self.versions[record.value] = version

@@ -76,16 +76,15 @@ class RecoveredRowsWorkload(Workload):
 
     def begin(self) -> None:
         """See `Workload`."""
-        self.spawn_all(self.cluster.options.recovered_putters, self._change)
+        self.spawn_all(self.cluster.options.recovered_putters, self.with_client(self._change))
         for number in range(self.cluster.options.recovered_putters):
             self.spawn(f"leases-{number}", partial(self._have_sessions, number))
-        self.spawn("scans", self._scan)
+        self.spawn("scans", self.with_client(self._scan))
         self.spawn("last", self._see_the_end)
 
     # -- clients --------------------------------------------------------------------------------------------------
 
-    async def _change(self, process: "Process", number: int) -> None:
-        db = await self.connected()
+    async def _change(self, db: "AsyncClient", process: "Process", number: int) -> None:
         table: Any = db.table(self.name)
         draw, serial = process.random, 0
         while not self.stopped:
@@ -97,7 +96,6 @@ class RecoveredRowsWorkload(Workload):
             else:
                 await self._acknowledged(b"", table.delete(key, timeout_s=PATIENCE_S))
             await self.think(process)
-        await db.close()
 
     async def _acknowledged(self, value: bytes, change: "asyncio.Future[Any]") -> bool:
         """Is it? `value`: of a put."""
@@ -157,27 +155,22 @@ class RecoveredRowsWorkload(Workload):
             or recoveries < 0
             or recoveries != self._history.recoveries(),
             "ended-early",
-            self.shard_id,
             f"{key!r} of session {life.session.id} is {row} at {self.now}; the session was kept until {until_s}, and "
             "nothing was lost meanwhile",
+            self.shard_id,
         )
 
-    async def _scan(self, process: "Process") -> None:
-        db = await self.connected()
+    async def _scan(self, db: "AsyncClient", process: "Process") -> None:
         while not self.stopped:
             recoveries, began = self._history.recoveries(), self._history.ends()
             rows: dict[bytes, Seen] = {}
-            try:
+            with self.tells("rows-not-scanned"):
                 async for row in db.table(self.name).scan(timeout_s=PATIENCE_S):
                     rows[row.key] = (bytes(row.value), row.version.id, row.session_id)
-            except AntiphonError as error:
-                self.cluster.tell("rows-not-scanned", error.code)
-            else:
                 self._told.update({value: version for value, version, _ in rows.values()})
                 if 0 <= recoveries == self._history.recoveries():
                     self._judge(rows, began, recoveries)
             await self.think(process, 5)
-        await db.close()
 
     def _judge(self, rows: dict[bytes, Seen], began: dict[int, int], recoveries: int) -> None:
         """A scan began when so much was committed of each shard, and no replicas were lost meanwhile."""
@@ -187,7 +180,7 @@ class RecoveredRowsWorkload(Workload):
         self.cluster.tell("rows-scanned", len(rows), tuple(began.items()))
         misfit = self._history.misfit(rows, began)
         require(
-            not misfit, "rows-of-what-is-left", self.shard_id, f"after recovery {recoveries} a scan {misfit}"
+            not misfit, "rows-of-what-is-left", f"after recovery {recoveries} a scan {misfit}", self.shard_id
         )
 
     async def _see_the_end(self, _process: "Process") -> None:
@@ -205,9 +198,9 @@ class RecoveredRowsWorkload(Workload):
             require(
                 found == {version} or (not found and value in lost),
                 "rows-kept",
-                self.shard_id,
                 f"a client was told of {value!r} with version {version}; the logs have it with {sorted(found)}, and it is "
                 f"{'among' if value in lost else 'not among'} the {len(lost)} that were lost",
+                self.shard_id,
             )
             self.outcomes["rows-lost"] += not found
             there = [fold.shard_id for fold in folds if value in fold.versions]
@@ -216,9 +209,9 @@ class RecoveredRowsWorkload(Workload):
                 self._check_place(value, begun, there)
         for fold in folds:
             again = self._refused & fold.values
-            require(not again, "session-put", fold.shard_id, f"{again} were refused, and are in the log")
+            require(not again, "session-put", f"{again} were refused, and are in the log", fold.shard_id)
             left = {key: row.owner for key, row in fold.rows.items() if row.owner is not None}
-            require(not left, "session-end", fold.shard_id, f"rows are left of sessions that ended: {left}")
+            require(not left, "session-end", f"rows are left of sessions that ended: {left}", fold.shard_id)
 
     def _check_place(self, value: bytes, begun: Begun, there: list[int]) -> None:
         """Is it where readers look for it? Shards that hold its key by now are those of before, and their upper parts."""
@@ -228,7 +221,7 @@ class RecoveredRowsWorkload(Workload):
         require(
             bool(moved),
             "rows-in-their-shard",
-            self.shard_id,
             f"{value!r} was put when keys with hashes from {begun.start} on were another shard's, its key has {begun.hash}; "
             f"it is in the logs of shards {there}, which begin with {[starts[one] for one in there]}",
+            self.shard_id,
         )

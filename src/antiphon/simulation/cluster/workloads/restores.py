@@ -13,9 +13,6 @@ from antiphon.backup.workspace import Workspace
 from antiphon.log.disk import discard_tree
 from antiphon.log.simulated_disk import SimulatedDisk
 from antiphon.model.metadata import Kind
-from antiphon.records.batch import iter_batches
-from antiphon.records.changes import effects_of
-from antiphon.records.decode import decode_records
 from antiphon.simulation.cluster.backup_place import MemoryPlace
 from antiphon.simulation.cluster.workloads.workload import PATIENCE_S
 from antiphon.simulation.memory_store import MemoryEngine
@@ -78,19 +75,15 @@ class Restores:
             require(
                 found == wanted,
                 "restore-is-the-cut",
-                saved.shard_id,
                 f"{made} has other records in shard {saved.index} than {name} in {backup.name}: {found} for {wanted}",
+                saved.shard_id,
             )
 
     def _values(self, saved: ShardBackup) -> list[bytes | None]:
         first = max(saved.start, saved.deleted_before)
         return [
             record.value
-            for batch in self._cluster.evidence.truth(saved.shard_id).batches
-            if batch.base_offset < saved.end
-            for header, one in iter_batches(batch.data)
-            if not header.is_control
-            for record in decode_records(one)
+            for record in self._cluster.evidence.truth(saved.shard_id).up_to(saved.end).records()
             if record.offset >= first
         ]
 
@@ -99,16 +92,15 @@ class Restores:
         if len(saved) > 1:  # it was split, and a row may be in the logs of several
             return
         wanted: dict[bytes, bytes] = {}
-        for batch in self._cluster.evidence.truth(saved[0].shard_id).batches:
-            for key, value, _ in effects_of(batch.data) if batch.base_offset < saved[0].end else ():
-                if value is None:
-                    wanted.pop(key, None)
-                else:
-                    wanted[key] = value
+        for key, value, _ in self._cluster.evidence.truth(saved[0].shard_id).up_to(saved[0].end).effects():
+            if value is None:
+                wanted.pop(key, None)
+            else:
+                wanted[key] = value
         found = {row.key: row.value async for row in db.table(made).scan(timeout_s=PATIENCE_S)}
         require(
             found == wanted,
             "restore-is-the-cut",
-            saved[0].shard_id,
             f"{made} has other rows than {name} in {backup.name}: {found} for {wanted}",
+            saved[0].shard_id,
         )

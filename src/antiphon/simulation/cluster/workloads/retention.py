@@ -112,7 +112,7 @@ class RetentionWorkload(KafkaWorkload):
             self.outcomes["aging-gone"] += 1
             self._judge_start(partition, position + 1, "a fetch was refused as out of range")
         elif found.error_code:
-            require(found.error_code in FETCHED_AGAIN, "retained-read", shard_id, f"error {found.error_code}")
+            require(found.error_code in FETCHED_AGAIN, "retained-read", f"error {found.error_code}", shard_id)
             client.forget(TOPIC, partition)
         else:
             self.outcomes["aging-read"] += 1
@@ -141,9 +141,8 @@ class RetentionWorkload(KafkaWorkload):
                 self._ahead_ms = max(self._ahead_ms, ahead_ms)
                 self._behind_ms = max(self._behind_ms, -ahead_ms)
         for partition, shard_id in self.shard_ids.items():
-            for machine in self.cluster.machines:
-                host = None if machine.node is None else machine.node.hosts.get(shard_id)
-                if host is not None and host.state.failed is None:
+            for machine, host in self.cluster.replicas_of(shard_id):
+                if host.state.failed is None:
                     self._judge_start(
                         partition, host.log.log_start, f"the log of node {machine.node_id} begins there"
                     )
@@ -162,9 +161,9 @@ class RetentionWorkload(KafkaWorkload):
             require(
                 age_ms > self._retention_ms,
                 "retained-too-little",
-                shard_id,
                 f"{start}: {what}; of {batch.base_offset}..{batch.next_offset} a record is {age_ms} ms old at most, and "
                 f"{self._retention_ms} ms are to be kept",
+                shard_id,
             )
             self.outcomes["aged-out"] += 1
         self._started[partition] = start
@@ -172,7 +171,7 @@ class RetentionWorkload(KafkaWorkload):
     def check(self) -> None:
         """See `Workload`."""
         for shard_id, what in self._left_too_long():
-            require(False, "retained-too-long", shard_id, what)
+            require(False, "retained-too-long", what, shard_id)
 
     def _left_too_long(self) -> "Iterator[tuple[int, str]]":
         """What is too old for certain and still there, though not in a segment with something newer."""
@@ -181,9 +180,8 @@ class RetentionWorkload(KafkaWorkload):
         for shard_id in self.shard_ids.values():
             batches = self.cluster.evidence.truth(shard_id).batches
             old = _old_ones(batches, oldest_ms)
-            for machine in self.cluster.machines:
-                host = None if machine.node is None else machine.node.hosts.get(shard_id)
-                if host is None or host.state.failed is not None:
+            for machine, host in self.cluster.replicas_of(shard_id):
+                if host.state.failed is not None:
                     continue
                 begins = host.log.log_start
                 left = sum(len(batch.data) for batch in old if batch.base_offset >= begins)

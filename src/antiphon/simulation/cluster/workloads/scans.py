@@ -8,7 +8,6 @@ nobody outside knows which page a row came with).
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from antiphon.client.table_scan import SCAN_ROWS
-from antiphon.errors import AntiphonError
 from antiphon.simulation.cluster.drawing import Drawn, sometimes
 from antiphon.simulation.cluster.workloads.registry import workload
 from antiphon.simulation.cluster.workloads.table import KEYS, TableWorkload
@@ -17,6 +16,7 @@ from antiphon.simulation.cluster.workloads.workload import PATIENCE_S, Workload
 from antiphon.simulation.violation import ViolationError, require
 
 if TYPE_CHECKING:
+    from antiphon.client.aio import AsyncClient
     from antiphon.simulation.cluster.cluster import SimulatedCluster
     from antiphon.simulation.runtime.process import Process
 
@@ -68,22 +68,17 @@ class ScanWorkload(Workload):
         """See `Workload`."""
         self.spawn_all(SCANNERS, self._work)
 
-    async def _work(self, process: "Process", _number: int) -> None:
-        db = await self.connected()
+    async def _work_with(self, db: "AsyncClient", process: "Process", _number: int) -> None:
         table, draw = db.table(self._writers.name), process.random
         while not self.stopped and self._rows < ROWS_MAX:
             first, last = sorted(draw.choices(range(len(self._keys) + 1), k=2))
             keys = self._keys if draw.random() < 0.3 else self._keys[first:last]
             how = draw.choice((self._scan, self._scan, self._list, self._get_many))
             began = positions(self.cluster)
-            try:
+            with self.tells("scan-failed", count="not-scanned"):
                 if keys:
                     await how(table, keys, began)
-            except AntiphonError as error:
-                self.outcomes["not-scanned"] += 1
-                self.cluster.tell("scan-failed", error.code)
             await self.think(process)
-        await db.close()
 
     def _note(
         self, what: str, keys: tuple[bytes, ...], rows: dict[bytes, Seen], began: Positions, *, is_range: bool
@@ -117,8 +112,8 @@ class ScanWorkload(Workload):
         require(
             keys == sorted(set(keys)),
             "scan-order",
-            self._writers.shard_ids[0],
             f"a {what} of {self._writers.name!r} returned {keys}",
+            self._writers.shard_ids[0],
         )
 
     def check(self) -> None:
@@ -136,9 +131,9 @@ def check_read(history: TableHistory, read: Read) -> None:
         if not any(fits(row, state) for state in allowed):
             raise ViolationError(
                 "linearizable-scan",
-                min(history.starts),
                 f"a {read.what} of {read.keys} found {key!r} to be {row}; between its beginning and its answer "
                 f"it was {allowed}",
+                min(history.starts),
             )
     if read.together and not history.is_split:
         for shard_id in sorted(history.starts):
@@ -155,9 +150,9 @@ def _check_one_moment(history: TableHistory, shard_id: int, keys: list[bytes], r
             return
     raise ViolationError(
         "scan-of-one-moment",
-        shard_id,
         f"a {read.what} of {read.keys} found {dict(list(read.rows.items())[:20])}; at no moment between its beginning and "
         "its answer was that so",
+        shard_id,
     )
 
 

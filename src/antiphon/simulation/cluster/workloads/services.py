@@ -20,9 +20,7 @@ from antiphon.recipes import AsyncServiceRegistry
 from antiphon.simulation.cluster.drawing import Drawn, one_of
 from antiphon.simulation.cluster.workloads.kept_session import KeptSession
 from antiphon.simulation.cluster.workloads.registry import workload
-from antiphon.simulation.cluster.workloads.session_history import SessionHistory
-from antiphon.simulation.cluster.workloads.workload import Workload, make_table
-from antiphon.simulation.violation import require
+from antiphon.simulation.cluster.workloads.sessioned import LOOK_S, TIMEOUTS_S, SessionedWorkload
 
 if TYPE_CHECKING:
     from antiphon.client.aio import AsyncClient
@@ -31,10 +29,7 @@ if TYPE_CHECKING:
 
 SERVICES: Final = ("mail", "web")
 SHARED: Final = "reserve"  # an instance that several clients register, one after the other
-TIMEOUTS_S: Final = (0.6, 1.0, 2.0)
-LOOK_S: Final = 0.2
 HEARD_S: Final = 5.0  # so soon after the end of all sessions who follows has heard of it
-MILLION: Final = 1_000_000
 
 
 @dataclass(slots=True, eq=False)
@@ -56,7 +51,7 @@ class Registration:
 
 
 @workload("service_clients", 51, Drawn(one_of(*[0] * 5, 3)))
-class ServicesWorkload(Workload):
+class ServicesWorkload(SessionedWorkload):
     """Register instances of services (`antiphon.recipes`), change their addresses, take them off, fall silent and stand
     still; list instances; follow the table of the registry.
 
@@ -67,39 +62,23 @@ class ServicesWorkload(Workload):
 
     def __init__(self, cluster: "SimulatedCluster", name: str = "services") -> None:
         super().__init__(cluster, name)
-        self.shard_ids: list[int] = []
         self.outcomes = {"registered": 0, "services-listed": 0, "instances-seen": 0, "service-changes": 0}
-        self._fastest = 1.0 + cluster.options.clock_skew_ppm / MILLION
         self._registered: dict[bytes, Registration] = {}  # by address, each of which is given once
         self._is_quiet, self._quiet_s = False, 0.0
         self._view: dict[bytes, int] = {}  # what is there to who follows: versions
 
-    async def set_up(self, db: "AsyncClient") -> None:
-        """See `Workload`."""
-        self.shard_ids = [one.shard_id for one in await make_table(self.cluster, db, self.name)]
-
-    def begin(self) -> None:
-        """See `Workload`."""
-        self.spawn_all(self.cluster.options.service_clients, self._work)
-        self.spawn("lists", self._list)
-        self.spawn("follows", self._follow)
-        self.spawn("hand", self.stop_some)
-        self.spawn("last", self._see_the_end)
+    def begin_others(self) -> None:
+        """See `SessionedWorkload`."""
+        self.spawn("lists", self.with_client(self._list))
+        self.spawn("follows", self.with_client(self._follow))
 
     # -- instances ------------------------------------------------------------------------------------------------
 
-    async def _work(self, process: "Process", number: int) -> None:
-        self.may_stand_still.append(process)
-        count = 0
-        while not self.stopped:
-            count += 1
-            db = await self.connected()
-            try:
-                await self._serve(db, process, f"{number}-{count}")
-            except AntiphonError as error:
-                self.cluster.tell("service-failed", f"{number}-{count}", error.code)
-            await self.think(process)
-            await db.close()  # what is open is left to its time-out
+    async def live(self, db: "AsyncClient", process: "Process", name: str) -> None:
+        """See `SessionedWorkload`."""
+        with self.tells("service-failed", name):
+            await self._serve(db, process, name)
+        await self.think(process)
 
     async def _serve(self, db: "AsyncClient", process: "Process", name: str) -> None:
         draw, services = process.random, AsyncServiceRegistry(db, self.name)
@@ -135,23 +114,18 @@ class ServicesWorkload(Workload):
 
     # -- who looks ------------------------------------------------------------------------------------------------
 
-    async def _list(self, process: "Process") -> None:
-        db = await self.connected()
+    async def _list(self, db: "AsyncClient", process: "Process") -> None:
         services = AsyncServiceRegistry(db, self.name)
         while not self.stopped:
             service = process.random.choice(SERVICES)
             known, began_s = [one for one in self._registered.values() if one.acknowledged], self.now
-            try:
+            with self.tells("services-not-listed"):
                 found = await services.instances(service)
-            except AntiphonError as error:
-                self.cluster.tell("services-not-listed", error.code)
-            else:
                 self.outcomes["services-listed"] += 1
                 self.outcomes["instances-seen"] += len(found)
                 self.cluster.tell("services", service, tuple(found.items()))
                 self._judge(service, found, known, began_s)
             await self.think(process, 2)
-        await db.close()
 
     def _judge(
         self, service: str, found: dict[str, bytes], known: list[Registration], began_s: float
@@ -161,8 +135,8 @@ class ServicesWorkload(Workload):
         for one in known:
             if one.is_over or one.key.endswith(SHARED) or not one.key.startswith(service):
                 continue
-            until_s = one.life.kept_until_s(self._fastest)
-            self._require(
+            until_s = one.life.kept_until_s(self.fastest)
+            self.require(
                 self.now >= until_s or seen.get(one.key) == one.address,
                 "service-listed",
                 f"{one.key} is registered with {one.address!r}, and its session kept until {until_s}; a list at {self.now} "
@@ -170,15 +144,14 @@ class ServicesWorkload(Workload):
             )
         for key, address in seen.items():
             of = self._registered.get(address)
-            self._require(
+            self.require(
                 of is not None and of.key == key and (of.ended_s is None or of.ended_s >= began_s),
                 "service-gone",
                 f"{key} is listed with {address!r} by {self.now}; that was registered as {of and of.key}, until "
                 f"{of and of.ended_s}; the list began at {began_s}",
             )
 
-    async def _follow(self, process: "Process") -> None:
-        db = await self.connected()
+    async def _follow(self, db: "AsyncClient", process: "Process") -> None:
         while not self._is_quiet:
             try:
                 await self._follow_on(db)
@@ -187,7 +160,6 @@ class ServicesWorkload(Workload):
             except AntiphonError as error:
                 self.cluster.tell("services-not-followed", error.code)
             await self.think(process)
-        await db.close()
 
     async def _follow_on(self, db: "AsyncClient") -> None:
         """Look what there is, and follow what changes, as a balancer does, until nothing is left."""
@@ -218,7 +190,7 @@ class ServicesWorkload(Workload):
         if change.value is None:
             if version < base.get(key, -1):
                 return
-            self._require(
+            self.require(
                 before == version or (before is None and key not in gone),
                 "service-changes",
                 f"{key!r} with version {version} goes, which is {before} to who follows",
@@ -229,7 +201,7 @@ class ServicesWorkload(Workload):
         if version <= base.get(key, -1):
             return
         newest = max(gone.get(key, -1), -1 if before is None else before)
-        self._require(
+        self.require(
             version > newest or key in base,
             "service-changes",
             f"{key!r} gets version {version} after {newest}",
@@ -239,25 +211,19 @@ class ServicesWorkload(Workload):
 
     # -- the end --------------------------------------------------------------------------------------------------
 
-    async def _see_the_end(self, _process: "Process") -> None:
-        history = SessionHistory(self.cluster, self.shard_ids)
-        while self.is_working or history.open:
-            await asyncio.sleep(LOOK_S)
-            history.read()
+    async def see_the_end(self, process: "Process") -> None:
+        """See `SessionedWorkload`."""
+        await super().see_the_end(process)
         self._is_quiet, self._quiet_s = True, self.now
-
-    def _require(self, holds: bool, name: str, text: str) -> None:
-        require(holds, name, self.shard_ids[0], text)
 
     def check(self) -> None:
         """See `Workload`."""
-        history = SessionHistory(self.cluster, self.shard_ids)
-        history.read()
+        history = self.read_all()
         left = {key: row.value for shard in history.shards.values() for key, row in shard.rows.items()}
-        self._require(not left, "service-gone", f"all sessions have ended, and the registry has {left}")
-        self._require(
+        self.require(not left, "service-gone", f"all sessions have ended, and the registry has {left}")
+        self.require(
             not self._view, "service-changes", f"all has gone, and to who follows there is {self._view}"
         )
         missing = [one.address for one in self._registered.values() if one.acknowledged]
         missing = [one for one in missing if one not in history.values]
-        self._require(not missing, "service-listed", f"{missing} were registered, and stand in no log")
+        self.require(not missing, "service-listed", f"{missing} were registered, and stand in no log")

@@ -122,7 +122,7 @@ class ShardSessions:
             del self.rows[key]
 
     def _require(self, holds: bool, name: str, text: str) -> None:
-        require(holds, name, self.shard_id, text)
+        require(holds, name, text, self.shard_id)
 
 
 def version_of(record: "Record") -> int:

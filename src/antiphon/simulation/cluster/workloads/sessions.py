@@ -10,7 +10,6 @@
 - At the end every session that is silent ends, with its rows, or the run does not end.
 """
 
-import asyncio
 from typing import TYPE_CHECKING, Any, Final
 
 from antiphon.client.session import AsyncSession
@@ -18,8 +17,8 @@ from antiphon.errors import AntiphonError, SessionNotFoundError, VersionMismatch
 from antiphon.simulation.cluster.drawing import Drawn, one_of
 from antiphon.simulation.cluster.workloads.kept_session import KeptSession
 from antiphon.simulation.cluster.workloads.registry import workload
-from antiphon.simulation.cluster.workloads.session_history import SessionHistory
-from antiphon.simulation.cluster.workloads.workload import PATIENCE_S, Workload, make_table
+from antiphon.simulation.cluster.workloads.sessioned import TIMEOUTS_S, SessionedWorkload
+from antiphon.simulation.cluster.workloads.workload import PATIENCE_S
 from antiphon.simulation.violation import require
 from antiphon.table.evaluator import ABSENT
 
@@ -29,12 +28,9 @@ if TYPE_CHECKING:
     from antiphon.simulation.cluster.cluster import SimulatedCluster
     from antiphon.simulation.runtime.process import Process
 
-TIMEOUTS_S: Final = (0.6, 1.0, 2.0)
 SHARED: Final = ("apse", "bema", "crypt")
 LIVES_S: Final = (0.3, 1.0, 4.0, 20.0)
-MILLION: Final = 1_000_000
 OBSERVERS: Final = 2
-LOOK_S: Final = 0.2
 SOON_S: Final = 0.3
 
 
@@ -48,7 +44,7 @@ class Life(KeptSession):
 
 
 @workload("session_clients", 25, Drawn(one_of(0, 0, 0, 0, 2, 3), "sessions", 0))
-class SessionWorkload(Workload):
+class SessionWorkload(SessionedWorkload):
     """Clients with sessions come, put rows, fall silent, stand still, close; others overwrite and look.
 
     Checked: a row of a session that is kept is there, by the fastest clock that a node may have, whoever leads; no shard
@@ -60,37 +56,19 @@ class SessionWorkload(Workload):
 
     def __init__(self, cluster: "SimulatedCluster", name: str = "leases") -> None:
         super().__init__(cluster, name)
-        self.shard_ids: list[int] = []
         self.lives: list[Life] = []
         self.outcomes = {"sessions": 0, "sessions-lost": 0, "session-puts": 0, "session-looks": 0}
-        self._fastest = 1.0 + cluster.options.clock_skew_ppm / MILLION
         self._puts: dict[bytes, str] = {}  # acknowledged, refused or unknown, by value
-        self._early: list[str] = []  # sessions that were lost too early
 
-    async def set_up(self, db: "AsyncClient") -> None:
-        """See `Workload`."""
-        self.shard_ids = [shard.shard_id for shard in await make_table(self.cluster, db, self.name)]
-
-    def begin(self) -> None:
-        """See `Workload`."""
-        self.spawn_all(self.cluster.options.session_clients, self._work)
+    def begin_others(self) -> None:
+        """See `SessionedWorkload`."""
         for number in range(OBSERVERS):
             self.spawn(f"observer-{number}", self._observe)
-        self.spawn("hand", self.stop_some)
-        self.spawn("last", self._see_the_end)
 
     # -- clients with sessions ------------------------------------------------------------------------------------
 
-    async def _work(self, process: "Process", number: int) -> None:
-        self.may_stand_still.append(process)
-        count = 0
-        while not self.stopped:
-            count += 1
-            db = await self.connected()
-            await self._live(db, process, f"{number}-{count}")
-            await db.close()  # whatever is open is left to its time-out
-
-    async def _live(self, db: "AsyncClient", process: "Process", name: str) -> None:
+    async def live(self, db: "AsyncClient", process: "Process", name: str) -> None:
+        """See `SessionedWorkload`."""
         draw, table = process.random, db.table(self.name)
         life = Life(db.session(timeout_s=draw.choice(TIMEOUTS_S)), name, process)
         life.session.when_lost(lambda error: self._lost(life, error))
@@ -144,10 +122,10 @@ class SessionWorkload(Workload):
 
     def _lost(self, life: Life, error: SessionNotFoundError) -> None:
         self.outcomes["sessions-lost"] += 1
-        until_s = life.lost_from_s(error, self._fastest)
+        until_s = life.lost_from_s(error, self.fastest)
         self.cluster.tell("lease-lost", life.name, life.session.id)
         if self.now < until_s:
-            self._early.append(f"{error.message}, at {self.now}; {life.name} kept it until {until_s}")
+            self.early.append(f"{error.message}, at {self.now}; {life.name} kept it until {until_s}")
 
     # -- others ---------------------------------------------------------------------------------------------------
 
@@ -158,12 +136,12 @@ class SessionWorkload(Workload):
         except AntiphonError:
             return False
         self.outcomes["session-looks"] += 1
-        until_s = life.kept_until_s(self._fastest)
+        until_s = life.kept_until_s(self.fastest)
         require(
             (row is not None and row.session_id == life.session.id) or self.now >= until_s,
             "ended-early",
-            self.shard_ids[0],
             f"key {key!r} of session {life.session.id} is {row} at {self.now}; the session was kept until {until_s}",
+            self.shard_ids[0],
         )
         return True
 
@@ -180,28 +158,21 @@ class SessionWorkload(Workload):
                 await self.think(process)
             await db.close()
 
-    async def _see_the_end(self, _process: "Process") -> None:
-        history = SessionHistory(self.cluster, self.shard_ids)
-        while (self.is_working or history.open) and not self._early:
-            await asyncio.sleep(LOOK_S)
-            history.read()
-
     # -- judges ---------------------------------------------------------------------------------------------------
 
     def check(self) -> None:
         """See `Workload`."""
-        require(not self._early, "lost-early", self.shard_ids[0], "; ".join(self._early))
-        history = SessionHistory(self.cluster, self.shard_ids)
-        history.read()
+        require(not self.early, "lost-early", "; ".join(self.early), self.shard_ids[0])
+        history = self.read_all()
         values = history.values
         for value, outcome in self._puts.items():
             require(
                 (outcome != "acknowledged" or value in values)
                 and (outcome != "refused" or value not in values),
                 "session-put",
-                self.shard_ids[0],
                 f"the put of {value!r} was {outcome}, and {'is' if value in values else 'is not'} in the log",
+                self.shard_ids[0],
             )
         for shard in history.shards.values():
             left = {key: row.owner for key, row in shard.rows.items() if row.owner is not None}
-            require(not left, "session-end", shard.shard_id, f"rows are left of sessions that ended: {left}")
+            require(not left, "session-end", f"rows are left of sessions that ended: {left}", shard.shard_id)

@@ -14,7 +14,6 @@
 from typing import TYPE_CHECKING, Final
 
 from antiphon.client.aio import AsyncClient
-from antiphon.errors import AntiphonError
 from antiphon.records.batch import iter_batches
 from antiphon.simulation.cluster.drawing import Drawn, one_of
 from antiphon.simulation.cluster.kafka_client import KafkaClient, NoAnswerError
@@ -85,9 +84,9 @@ class ShareGroupWorkload(KafkaWorkload):
     def begin(self) -> None:
         """See `Workload`."""
         self.spawn_all(self.cluster.options.share_members, self._come_and_go)
-        self.spawn("feeder", self._feed)
+        self.spawn("feeder", self.with_client(self._feed))
         self.spawn("idle", self._be_idle)
-        self.spawn("operator", self._look)
+        self.spawn("operator", self.with_client(self._look))
         self.spawn("last", self._come_last)
 
     def _member(self, process: "Process") -> ShareMember:
@@ -116,31 +115,23 @@ class ShareGroupWorkload(KafkaWorkload):
             await self.sleep(process, AWAY_S)
         await self._member(process).live(0.0, until_done=True)
 
-    async def _look(self, process: "Process") -> None:
+    async def _look(self, db: AsyncClient, process: "Process") -> None:
         """Somebody watches the group."""
-        db = await self.connected()
         operator = ShareOperator(db, self.history, TOPIC)
         while not self.stopped:
-            try:
+            with self.tells("group-not-told"):
                 await operator.look()
-            except AntiphonError as error:
-                self.cluster.tell("group-not-told", error.code)
             await self.sleep(process, LOOK_S)
-        await db.close()
 
-    async def _feed(self, process: "Process") -> None:
-        db = await self.connected()
+    async def _feed(self, db: AsyncClient, process: "Process") -> None:
         topic = await insist(lambda: db.topic(TOPIC))
         draw = process.random
         while not self.stopped and self._records < RECORDS_MAX:
             self._records += 1
-            try:
+            with self.tells("not-queued"):
                 shard = draw.randrange(self.partitions)
                 await topic.append(b"%d" % self._records, shard=shard, timeout_s=PATIENCE_S)
-            except AntiphonError as error:
-                self.cluster.tell("not-queued", error.code)
             await self.sleep(process, 0.05)
-        await db.close()
 
     # -- judges -----------------------------------------------------------------------------------------------------
 
@@ -159,7 +150,7 @@ class ShareGroupWorkload(KafkaWorkload):
                 (partition, offset) in self.history.given
                 or self.history.unanswered[partition] >= SHARE_DELIVERIES,
                 "share-never-given",
-                shard_id,
                 f"record {offset} of partition {partition} was given to nobody, and "
                 f"{self.history.unanswered[partition]} answers were lost",
+                shard_id,
             )

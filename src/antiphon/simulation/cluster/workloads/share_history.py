@@ -10,7 +10,6 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from antiphon.records.batch import iter_batches
 from antiphon.records.changes import effects_of
 from antiphon.simulation.cluster.timing import SHARE_DELIVERIES, SHARE_LOCK_MS
 from antiphon.simulation.cluster.workloads.share_rows import StoredShare, stored_share
@@ -106,10 +105,8 @@ class ShareHistory:
         while self._looked < len(batches):
             data = batches[self._looked].data
             self._looked += 1
-            for header, one in iter_batches(data):
-                if not header.is_control:
-                    for key, value, _ in effects_of(one):
-                        self._stored(key, value)
+            for key, value, _ in effects_of(data):
+                self._stored(key, value)
 
     def _stored(self, key: bytes, value: bytes | None) -> None:
         found = stored_share(key, value, self.group, self.topic_id)
@@ -120,16 +117,16 @@ class ShareHistory:
             require(
                 found.owner not in owners,
                 "share-owner",
-                self.groups_shard,
                 f"a leader of partition {partition} stores what it has, after another one did (term {found.term})",
+                self.groups_shard,
             )
             owners.append(found.owner)
         before = self._rows.get(partition)
         require(
             before is None or found.start >= before.start,
             "share-start",
-            self.groups_shard,
             f"the start offset of partition {partition} goes back from {before and before.start} to {found.start}",
+            self.groups_shard,
         )
         self._rows[partition] = found
         self._states[partition].append((found.start, found.done))
@@ -152,8 +149,8 @@ class ShareHistory:
         require(
             1 <= held.deliveries <= SHARE_DELIVERIES,
             "share-limit",
-            self.shard_ids[held.partition],
             f"{held.member} is given {held.partition}/{held.first} for the {held.deliveries}th time",
+            self.shard_ids[held.partition],
         )
         leaders = self.leaders(held.partition)
         for offset in range(held.first, held.end):
@@ -163,15 +160,15 @@ class ShareHistory:
             require(
                 held.asked_s <= confirmed_s,
                 "share-again",
-                self.shard_ids[held.partition],
                 f"{held.member} is given {record}, and asked at {held.asked_s:.3f}; {what} at {confirmed_s:.3f}",
+                self.shard_ids[held.partition],
             )
             since_s, least = self.least.get(record, (self.now, 0))
             require(
                 held.asked_s <= since_s or held.deliveries >= least,
                 "share-deliveries",
-                self.shard_ids[held.partition],
                 f"{held.member} is given {record} for the {held.deliveries}th time, which has to be the {least}th",
+                self.shard_ids[held.partition],
             )
             other = self._holders.get(record)
             if other is not None and other.leaders == leaders and not other.is_over:
@@ -191,8 +188,8 @@ class ShareHistory:
             require(
                 bool(gone),
                 "share-two-holders",
-                self.shard_ids[clash.one.partition],
                 f"{clash.one.member} and {clash.other.member} have {clash.one.partition}/{clash.offset} at {clash.at_s:.3f}",
+                self.shard_ids[clash.one.partition],
             )
 
     def confirm(self, held: Held, offset: int, what: str) -> None:
@@ -203,8 +200,8 @@ class ShareHistory:
         require(
             row is not None and row.is_done(offset),
             "share-durable",
-            self.shard_ids[held.partition],
             f"{held.member} is told that {record} is {what}, and that is committed nowhere",
+            self.shard_ids[held.partition],
         )
         self.confirmed[record] = (self.now, f"{held.member} was told that it is {what}")
 

@@ -5,6 +5,7 @@ by themselves. It works on records for less than their lock lasts, or for longer
 and forgets a few. Not every member says goodbye.
 """
 
+import contextlib
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
@@ -129,7 +130,6 @@ class ShareMember(GroupMember):
         require(
             found.heartbeat_interval_ms == INTERVAL_MS,
             "share-interval",
-            -1,
             f"{self.name} is to come every {found.heartbeat_interval_ms} ms, and {INTERVAL_MS} ms are set",
         )
         if not self._epoch:
@@ -147,7 +147,6 @@ class ShareMember(GroupMember):
         require(
             not self._epoch or silent_s >= LEASE_S,
             "share-member-forgotten",
-            -1,
             f"{self.name} of epoch {self._epoch} is refused with error {error}, and asked for its last good answer "
             f"{silent_s:.3f} s ago",
         )
@@ -155,18 +154,16 @@ class ShareMember(GroupMember):
         self._epoch, self._ok_s = 0, -1.0
 
     async def _leave(self) -> None:
-        try:
+        with contextlib.suppress(NoAnswerError):
             for address, session in list(self._sessions.items()):
                 await self._close(address, session)
             request = sm.ShareGroupHeartbeatRequest(group_id=GROUP, member_id=self.name, member_epoch=-1)
             await self._ask_coordinator(HEARTBEAT, 1, request)
-        except NoAnswerError:
-            return
 
     def _troubled(self, what: str, error: int) -> None:
         self._workload.cluster.tell("share", self.name, what, error)
         if error not in ELSEWHERE:
-            raise ViolationError("share-refused", -1, f"{what} of {self.name} is refused with error {error}")
+            raise ViolationError("share-refused", f"{what} of {self.name} is refused with error {error}")
 
     # -- sessions ---------------------------------------------------------------------------------------------------
 
@@ -248,8 +245,7 @@ class ShareMember(GroupMember):
                 self._troubled("fetch", one.error_code)
                 self._client.forget(TOPIC, one.partition_index)
                 session.partitions.discard(one.partition_index)
-                self._sessions = {at: each for at, each in self._sessions.items() if each is not session}
-                self._end(session)
+                self._drop(session)
             for each in one.acquired_records:
                 held = Held(
                     self.name,
@@ -321,8 +317,7 @@ class ShareMember(GroupMember):
             session.connection.close()
             raise
         if found.error_code in SESSION_LOST:
-            self._sessions = {at: each for at, each in self._sessions.items() if each is not session}
-            self._end(session)
+            self._drop(session)
             self._history.outcomes["shares-lapsed"] += 1
             return None
         if found.error_code:
@@ -368,6 +363,10 @@ class ShareMember(GroupMember):
         self._history.outcomes["shares-released" if kind == RELEASE else "shares-accepted"] += (
             held.end - held.first
         )
+
+    def _drop(self, session: Session) -> None:
+        self._sessions = {at: each for at, each in self._sessions.items() if each is not session}
+        self._end(session)
 
     def _end(self, session: Session) -> None:
         if session.connection.closed:

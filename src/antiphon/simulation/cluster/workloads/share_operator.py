@@ -44,15 +44,15 @@ class ShareOperator:
         require(
             found.kind is GroupKind.SHARE and found.member_count == len(found.members),
             "share-told",
-            history.groups_shard,
             f"the group is told of as {found.kind} with {found.member_count} members: {found.members}",
+            history.groups_shard,
         )
         told = {one.shard for one in found.positions if one.topic == self._topic}
         require(
             all(partition in told for partition in known),
             "share-told",
-            history.groups_shard,
             f"partitions {sorted(known)} were stored, and {sorted(told)} are told of",
+            history.groups_shard,
         )
         after = history.states()
         for one in found.positions:
@@ -64,13 +64,13 @@ class ShareOperator:
         require(
             (one.offset, one.done) in rows and one.locked >= -1,
             "share-told",
-            self._history.shard_ids[one.shard],
             f"partition {one.shard} is told of as {one}, and start and done were {rows[-5:]} meanwhile",
+            self._history.shard_ids[one.shard],
         )
         most = one.end - one.offset - one.done
         require(
             one.end < 0 or one.lag == max(0, most),
             "share-told",
-            self._history.shard_ids[one.shard],
             f"the lag of partition {one.shard} is {one.lag}: {one}",
+            self._history.shard_ids[one.shard],
         )

@@ -221,7 +221,6 @@ class StalledReaders(KafkaWorkload):
             require(
                 mine.other.is_closing(),
                 "slow-closed",
-                -1,
                 f"node {machine.node_id} has waited since {waiting_since_s:.3f} s for a client that does not read",
             )
 
@@ -249,7 +248,6 @@ class StalledReaders(KafkaWorkload):
                     require(
                         "no answer" not in error.args[0],
                         "small-answered",
-                        -1,
                         f"node {machine.node_id} has not told a client in {SMALL_S} s that a topic is not there, while "
                         "others do not read",
                     )
@@ -276,7 +274,6 @@ class StalledReaders(KafkaWorkload):
         require(
             held <= bound,
             "memory-bound",
-            -1,
             f"node {machine.node_id} holds {held} bytes for {len(ends)} {pool.name} clients, of which one does not read; "
             f"{bound} are allowed",
         )
@@ -286,7 +283,7 @@ class StalledReaders(KafkaWorkload):
         truth = self.cluster.evidence.truth(shard_id)
         if fetched.error_code:
             require(
-                fetched.error_code in FETCHED_AGAIN, "fetch-refused", shard_id, f"error {fetched.error_code}"
+                fetched.error_code in FETCHED_AGAIN, "fetch-refused", f"error {fetched.error_code}", shard_id
             )
             return
         self.outcomes["late-fetches"] += 1
@@ -295,15 +292,15 @@ class StalledReaders(KafkaWorkload):
             require(
                 known is not None and known.data == data,
                 "fetched-is-committed",
-                shard_id,
                 f"a late reader gets another batch at {header.base_offset} than was committed there",
+                shard_id,
             )
             require(
                 header.base_offset <= offset < header.next_offset <= fetched.high_watermark,
                 "offsets-follow",
-                shard_id,
                 f"a late reader at {offset} gets {header.base_offset}..{header.next_offset}, told of a high watermark of "
                 f"{fetched.high_watermark}",
+                shard_id,
             )
             offset = header.next_offset
 
@@ -312,13 +309,7 @@ class StalledReaders(KafkaWorkload):
 
 
 def _request(offset: int) -> m.FetchRequest:
-    partition = m.FetchPartition(index=0, offset=offset, max_bytes=FETCH_BYTES)
-    return m.FetchRequest(
-        max_wait_ms=100,
-        min_bytes=0,
-        max_bytes=FETCH_BYTES,
-        topics=[m.FetchTopic(name=TOPIC, partitions=[partition])],
-    )
+    return m.fetch_one(TOPIC, 0, offset, FETCH_BYTES, total_bytes=FETCH_BYTES, wait_ms=100, min_bytes=0)
 
 
 def _asked(listener: str, shard_id: int) -> bytes:
@@ -338,7 +329,7 @@ def _whole_pages(host: str, pages: _Pages) -> int:
     found, at = 0, 0
     while (end := pages.received.find(b"\r\n\r\n", at)) >= 0:
         head = pages.received[at:end].lower()
-        require(head.startswith(b"http/1.1 200"), "page", -1, f"{host} answers {head[:200]!r}")
+        require(head.startswith(b"http/1.1 200"), "page", f"{host} answers {head[:200]!r}")
         length = next(line for line in head.split(b"\r\n") if line.startswith(b"content-length:"))
         at = end + 4 + int(length.split(b":")[1])
         if at > len(pages.received):

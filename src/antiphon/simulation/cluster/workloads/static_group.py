@@ -57,9 +57,9 @@ class StaticGroupWorkload(GroupWorkload):
             require(
                 member not in over,
                 "fenced-instance",
-                shard_id,
                 f"the commit {text} is of {member} as {instance}, and comes after one of {over.get(member)}, "
                 "which has its place",
+                shard_id,
             )
             before = current.get(instance, member)
             if before != member:

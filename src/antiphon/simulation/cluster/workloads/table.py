@@ -48,8 +48,7 @@ class TableWorkload(Workload):
         shards = await make_table(self.cluster, db, self.name, self.config)
         self.shard_ids = [shard.shard_id for shard in shards]
 
-    async def _work(self, process: "Process", number: int) -> None:
-        db = await self.connected()
+    async def _work_with(self, db: AsyncClient, process: "Process", number: int) -> None:
         table = self.open_table(db, process)
         draw, serial = process.random, 0
         versions: dict[str, int] = {}
@@ -62,11 +61,13 @@ class TableWorkload(Workload):
             if kind < 0.35:
                 await self._get(table, number, key, versions)
             elif kind < 0.85:
-                await self._put(table, number, key, self._value(number, serial), expected, versions)
+                value = self._value(number, serial)
+                put = table.put(key, value, expected_version=expected, timeout_s=PATIENCE_S)
+                await self._write(number, key, "put", value, expected, put, versions)
             else:
-                await self._delete(table, number, key, expected, versions)
+                removal = table.delete(key, expected_version=expected, timeout_s=PATIENCE_S)
+                await self._write(number, key, "delete", None, expected, removal, versions)
             await self.think(process)
-        await db.close()
 
     def _value(self, number: int, serial: int) -> bytes:
         return f"{number}-{serial}".encode().ljust(self.cluster.options.row_bytes, b".")
@@ -103,46 +104,35 @@ class TableWorkload(Workload):
         versions[key] = ABSENT if row is None else row.version.id
         self._note(number, key, "get", None, result, invoked, returned=True)
 
-    async def _put(
-        self, table: Any, number: int, key: str, value: bytes, expected: int | None, versions: dict[str, int]
+    async def _write(
+        self,
+        number: int,
+        key: str,
+        what: str,
+        value: bytes | None,
+        expected: int | None,
+        change: Any,
+        versions: Any,
     ) -> None:
+        """A put or a deletion was asked for: `change` is its outcome, by which `versions` of the client are changed."""
         invoked, argument = self._now(), (expected, value)
-        self._pending[number] = (key, "put", argument, invoked)
+        self._pending[number] = (key, what, argument, invoked)
         try:
-            version = await table.put(key, value, expected_version=expected, timeout_s=PATIENCE_S)
-        except VersionMismatchError as error:
-            self.outcomes["refused"] += 1
-            actual = int(error.details["actual"])
-            versions[key] = actual
-            self._note(number, key, "put", argument, ("mismatch", actual), invoked, returned=True)
-        except AntiphonError as error:
-            self.cluster.tell("put-failed", key, value, error.code)
-            self._note(number, key, "put", argument, None, invoked, returned=False)
-        else:
-            versions[key] = version.id
-            self._note(number, key, "put", argument, ("ok", version.id), invoked, returned=True)
-
-    async def _delete(
-        self, table: Any, number: int, key: str, expected: int | None, versions: dict[str, int]
-    ) -> None:
-        invoked, argument = self._now(), (expected, None)
-        self._pending[number] = (key, "delete", argument, invoked)
-        try:
-            await table.delete(key, expected_version=expected, timeout_s=PATIENCE_S)
+            version = await change
         except KeyNotFoundError:
-            versions[key] = ABSENT
-            self._note(number, key, "delete", argument, ("absent", ABSENT), invoked, returned=True)
+            result = ("absent", ABSENT)
         except VersionMismatchError as error:
             self.outcomes["refused"] += 1
-            actual = int(error.details["actual"])
-            versions[key] = actual
-            self._note(number, key, "delete", argument, ("mismatch", actual), invoked, returned=True)
+            result = ("mismatch", int(error.details["actual"]))
         except AntiphonError as error:
-            self.cluster.tell("delete-failed", key, error.code)
-            self._note(number, key, "delete", argument, None, invoked, returned=False)
+            said = () if value is None else (value,)
+            self.cluster.tell(f"{what}-failed", key, *said, error.code)
+            self._note(number, key, what, argument, None, invoked, returned=False)
+            return
         else:
-            versions[key] = ABSENT
-            self._note(number, key, "delete", argument, ("ok", ABSENT), invoked, returned=True)
+            result = ("ok", ABSENT if version is None else version.id)
+        versions[key] = result[1]
+        self._note(number, key, what, argument, result, invoked, returned=True)
 
     def check(self) -> None:
         """See `Workload`."""
@@ -152,18 +142,15 @@ class TableWorkload(Workload):
             require(
                 verdict is not Verdict.NOT_LINEARIZABLE,
                 "linearizable",
-                self.shard_ids[0],
                 f"no order of the operations on key {key!r} of table {self.name!r} explains what its clients were told",
+                self.shard_ids[0],
             )
         if self.cluster.options.row_log_bytes:
             self.outcomes["bounded"] = self._bounded()
 
     def _bounded(self) -> int:
         """Replicas whose log begins behind what their stores have made of it."""
-        nodes = self.cluster.nodes
-        hosts = [
-            node.hosts[shard_id] for node in nodes for shard_id in self.shard_ids if shard_id in node.hosts
-        ]
+        hosts = [host for one in self.shard_ids for _, host in self.cluster.replicas_of(one)]
         return sum(host.log.log_start > 0 for host in hosts)
 
 

@@ -88,8 +88,9 @@ class TenantsWorkload(ClockedWorkload):
     def begin(self) -> None:
         """See `Workload`."""
         super().begin()
-        for work in (self._ask_without_pause, self._ask_as_neighbour, self._change_leaver):
+        for work in (self._ask_without_pause, self._ask_as_neighbour):
             self.start(work.__name__.strip("_"), work)
+        self.start("change_leaver", self.with_client(self._change_leaver))
         # By HTTP and Oxia's protocol passwords go over TLS only.
         self.start("open_many", self._open_many, Shield())
         for number in range(3):
@@ -139,7 +140,6 @@ class TenantsWorkload(ClockedWorkload):
         require(
             throttle_ms == 0 and (took_s < CALM_S or not is_calm),
             "quota-of-others",
-            -1,
             f"node {node} tells {NEIGHBOUR}, who has no quota, to wait {throttle_ms} ms, and takes {took_s:.3f} s",
         )
 
@@ -172,7 +172,6 @@ class TenantsWorkload(ClockedWorkload):
                 require(
                     self.now - since_s < END_S,
                     "place-again",
-                    -1,
                     f"node {node} has no place for {FEW} ({way}), {END_S:.0f} s after all of his connections were closed",
                 )
                 await asyncio.sleep(BACK_OFF_S)
@@ -183,8 +182,8 @@ class TenantsWorkload(ClockedWorkload):
 
     # -- who comes and goes -----------------------------------------------------------------------------------------
 
-    async def _change_leaver(self, process: "Process") -> None:
-        draw, db = process.random, await self.connected()
+    async def _change_leaver(self, db: "AsyncClient", process: "Process") -> None:
+        draw = process.random
         while not self.stopped:
             await asyncio.sleep(draw.expovariate(1 / CHANGE_PAUSE_S))
             if draw.random() < 0.4:
@@ -196,7 +195,6 @@ class TenantsWorkload(ClockedWorkload):
             self.outcomes["leaver-changes"] += 1
         await self._remove_leaver(db)
         self._gone = True
-        await db.close()
 
     async def _remove_leaver(self, db: "AsyncClient") -> None:
         with contextlib.suppress(InvalidRequestError):  # by now there is no such user
@@ -230,7 +228,6 @@ class TenantsWorkload(ClockedWorkload):
         require(
             self.history.could(since, lambda known: (mine in known.keys) == taken),
             "login",
-            -1,
             f"node {node} {'takes' if taken else 'refuses'} password {number} of {LEAVER}, which was "
             f"{'none' if taken else 'right'} from version {since.version} on",
         )
@@ -248,7 +245,6 @@ class TenantsWorkload(ClockedWorkload):
                 require(
                     known_for_s < HANGS_UP_S,
                     "login-over",
-                    -1,
                     f"node {node} answers who logged in with password {number} of {LEAVER}, and knows for "
                     f"{known_for_s:.1f} s that this is none",
                 )
@@ -257,7 +253,6 @@ class TenantsWorkload(ClockedWorkload):
             require(
                 not self._gone or self.now - ended_s < END_S,
                 "login-over",
-                -1,
                 f"node {node} has not hung up on {LEAVER}, who was removed {END_S:.0f} s ago, with all mended",
             )
         self.outcomes["leaver-hung-up"] += found.is_over
@@ -312,7 +307,6 @@ class Meter:
         require(
             took_s <= most_s and has_waited,
             "quota",
-            -1,
             f"node {self._node} has answered {self._answered} questions of {METERED} in {passed_s:.1f} s, which took it "
             f"{took_s * 1e6:.0f} us at least; the quota lets {most_s * 1e6:.0f} us; told to wait for "
             f"{self._until_s - now_s:.3f} s more",

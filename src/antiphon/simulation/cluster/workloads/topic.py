@@ -94,8 +94,7 @@ class TopicWorkload(Workload):
         )
         self.shard_ids = await shards_of(db, self.name)
 
-    async def _work(self, process: "Process", number: int) -> None:
-        db = await self.connected()
+    async def _work_with(self, db: AsyncClient, process: "Process", number: int) -> None:
         topic = await insist(lambda: _topic(db, self.name))
         draw, serial = process.random, 0
         guesses = _Guesses(self.cluster.stream(f"conditions of {self.name} {number}"))
@@ -111,7 +110,6 @@ class TopicWorkload(Workload):
                 await asyncio.gather(*work)
                 serial += count
             await self.think(process, count)
-        await db.close()
 
     async def _one(
         self, topic: Any, shard: int, number: int, serial: int, expected: int | None = None
@@ -201,8 +199,8 @@ class TopicWorkload(Workload):
             require(
                 committed <= actual <= end,
                 "refusal",
-                shard_id,
                 f"{value!r} was refused because the log ends at {actual}; committed was {committed} before it, now {end} is",
+                shard_id,
             )
 
     def _check_acknowledged(self, value: bytes) -> None:
@@ -214,8 +212,8 @@ class TopicWorkload(Workload):
         require(
             offset < truth.end,
             "acknowledged-committed",
-            shard_id,
             f"{value!r} was acknowledged at {offset}, committed is {truth.end}",
+            shard_id,
         )
 
     def check(self) -> None:
@@ -237,7 +235,7 @@ class TopicWorkload(Workload):
         missing = [value for value, (shard, _) in self.acknowledged.items() if shard == shard_id]
         missing = [value for value in missing if value not in found]
         require(
-            not missing, "acknowledged-kept", shard_id, f"{missing[:5]} were acknowledged, and are no entries"
+            not missing, "acknowledged-kept", f"{missing[:5]} were acknowledged, and are no entries", shard_id
         )
 
     def _check_shard(self, shard_id: int) -> None:
@@ -248,8 +246,8 @@ class TopicWorkload(Workload):
             require(
                 self._expected.get(value, offset) == offset,
                 "condition-held",
-                shard_id,
                 f"{value!r} expected to be at {self._expected.get(value)}, it is at {offset}",
+                shard_id,
             )
             if value in self._unknown:
                 continue
@@ -257,8 +255,8 @@ class TopicWorkload(Workload):
             require(
                 last.get(number, -1) < serial,
                 "order",
-                shard_id,
                 f"{value!r} comes after number {last.get(number)} of the same client",
+                shard_id,
             )
             last[number] = serial
         for value, (shard, offset) in self.acknowledged.items():
@@ -266,8 +264,8 @@ class TopicWorkload(Workload):
                 require(
                     found.get(value) == offset or self._losses_allowed,
                     "acknowledged-kept",
-                    shard_id,
                     f"{value!r} was acknowledged at {offset}, it is at {found.get(value)}",
+                    shard_id,
                 )
 
 

@@ -78,15 +78,14 @@ class TransactionWorkload(Workload):
         """See `Workload`."""
         self.spawn_all(CLIENTS, self._work)
 
-    async def _work(self, process: "Process", number: int) -> None:
-        db = await self.connected()
+    async def _work_with(self, db: "AsyncClient", process: "Process", number: int) -> None:
         table, draw, serial = db.table(self.name), process.random, 0
         versions: dict[bytes, int] = {}
         while not self.stopped:
             group, kind = draw.choice(self.groups), draw.random()
             serial += 1
             value = b"%d-%d" % (number, serial)
-            try:
+            with self.tells("group-not-read"):
                 if kind < 0.35:
                     await self._read(table, group, versions, by_scan=draw.random() < 0.7)
                 elif kind < 0.6:
@@ -97,10 +96,7 @@ class TransactionWorkload(Workload):
                     await self._write(table, group, None, None)
                 else:
                     await self._write(table, group, value, None, doomed=True)
-            except AntiphonError as error:
-                self.cluster.tell("group-not-read", error.code)
             await self.think(process)
-        await db.close()
 
     async def _read(self, table: Any, group: Group, versions: dict[bytes, int], *, by_scan: bool) -> None:
         began = positions(self.cluster)
@@ -167,8 +163,8 @@ class TransactionWorkload(Workload):
                 require(
                     not read.rows or (len(values) == 1 and len(read.rows) == len(read.keys)),
                     "seen-together",
-                    self.shard_ids[0],
                     f"a scan of a group saw {read.rows}, and every transaction writes all of {read.keys}",
+                    self.shard_ids[0],
                 )
             check_read(history, read)
 
@@ -182,8 +178,8 @@ class TransactionWorkload(Workload):
                 require(
                     tuple(keys) in self.groups,
                     "all-or-nothing",
-                    shard_id,
                     f"the entry at {batch} changes {keys}, and every transaction changes one of {self.groups}",
+                    shard_id,
                 )
 
     def _check_outcome(self, history: TableHistory, one: Transaction) -> None:
@@ -194,9 +190,9 @@ class TransactionWorkload(Workload):
         ]
         what = f"the transaction that sets {one.group} to {one.value!r}"
         shard_id = self.shard_ids[0]
-        require(len(at) <= 1, "exactly-once", shard_id, f"{what} was carried out {len(at)} times")
+        require(len(at) <= 1, "exactly-once", f"{what} was carried out {len(at)} times", shard_id)
         if one.outcome == "ok" and one.value is not None:
-            require(at, "acknowledged-kept", shard_id, f"{what} was acknowledged and is not there")
+            require(at, "acknowledged-kept", f"{what} was acknowledged and is not there", shard_id)
             versions = tuple(
                 change.version
                 for key in one.group
@@ -206,16 +202,16 @@ class TransactionWorkload(Workload):
             require(
                 versions == one.versions,
                 "acknowledged-kept",
-                shard_id,
                 f"{what} was told the versions {one.versions}, they are {versions}",
+                shard_id,
             )
         elif one.outcome != "unknown":
-            require(not at, "refused-nowhere", shard_id, f"{what} was refused and carried out: {one.outcome}")
+            require(not at, "refused-nowhere", f"{what} was refused and carried out: {one.outcome}", shard_id)
         if at and one.expected is not None:
             before = first[at[0] - 1].row if at[0] else None
             version = ABSENT if before is None else before[0]
             require(
-                version == one.expected, "condition", shard_id, f"{what} met {version}, not {one.expected}"
+                version == one.expected, "condition", f"{what} met {version}, not {one.expected}", shard_id
             )
         if one.place >= 0:
             self._check_refusal(history, one, what)
@@ -227,6 +223,6 @@ class TransactionWorkload(Workload):
         require(
             one.found in versions,
             "refusal",
-            self.shard_ids[0],
             f"{what} was refused because operation {one.place} found {one.found}; it could find {versions}",
+            self.shard_ids[0],
         )

@@ -13,9 +13,9 @@ import msgspec
 from antiphon.model.internal import GROUPS_TABLE
 from antiphon.records.batch import iter_batches
 from antiphon.records.builder import end_marker_of
-from antiphon.records.changes import decode_changes, effects_of
-from antiphon.records.decode import decode_records
+from antiphon.records.changes import decode_changes
 from antiphon.records.split_entries import Release, split_entry_of
+from antiphon.simulation.cluster.whole_restore import committed_in, open_in
 from antiphon.simulation.violation import require
 from antiphon.transactions.group_offsets import Committed
 
@@ -92,8 +92,8 @@ class TransferHistory:
                     require(
                         not pending,
                         "split-prepared",
-                        shard_id,
                         f"keys were released while {pending} was prepared",
+                        shard_id,
                     )
                     children.append((entry.child, entry.start))
             else:
@@ -104,7 +104,7 @@ class TransferHistory:
                     self._ended(shard_id, (-1 - shard_id, header.base_offset), found, commit=True)
                 else:
                     self._wrote(shard_id, found)
-        require(not pending, "transfer-open", shard_id, f"{pending} is prepared and was never ended")
+        require(not pending, "transfer-open", f"{pending} is prepared and was never ended", shard_id)
         return children
 
     def _ended(self, shard_id: int, by: TransactionKey, found: list[Version], *, commit: bool) -> None:
@@ -127,8 +127,8 @@ class TransferHistory:
             require(
                 in_order,
                 "version-order",
-                shard_id,
                 f"key {one.key!r} got version {one.version} ({one.value!r}) behind {known[-1:]}",
+                shard_id,
             )
             known.append(one)
 
@@ -138,28 +138,19 @@ class TransferHistory:
         """The records of committed transactions in a topic."""
         found: list[str] = []
         for shard_id in shard_ids:
-            pending: dict[int, list[str]] = {}
-            for header, data in self._batches(shard_id):
-                if not header.is_control:
-                    values = [bytes(record.value or b"").decode() for record in decode_records(data)]
-                    pending.setdefault(header.producer_id, []).extend(values)
-                elif header.is_transactional:
-                    said = end_marker_of(data)
-                    mine = pending.pop(header.producer_id, [])
-                    found += mine if said is not None and said[0] else []
-            require(
-                not pending, "transfer-open", shard_id, f"{pending} belong to transactions that never ended"
-            )
+            truth = self._cluster.evidence.truth(shard_id)
+            found += [bytes(value or b"").decode() for _, value in committed_in(truth)]
+            left = open_in(truth)
+            require(not left, "transfer-open", f"transactions of producers {left} never ended", shard_id)
         return found
 
     def offsets(self, group_start: str) -> dict[str, int]:
         """Offsets of the groups whose names begin so, by group."""
         found: dict[str, int] = {}
         for shard in self._cluster.shards_of(GROUPS_TABLE):
-            for header, data in self._batches(shard.shard_id):
-                for key, value, _ in () if header.is_control else effects_of(data):
-                    kind, _, rest = key.decode(errors="replace").partition("/")
-                    if kind == "offset" and rest.startswith(group_start) and value is not None:
-                        group = rest.partition("/")[0]
-                        found[group] = msgspec.msgpack.decode(value, type=Committed).offset
+            for key, value, _ in self._cluster.evidence.truth(shard.shard_id).effects():
+                kind, _, rest = key.decode(errors="replace").partition("/")
+                if kind == "offset" and rest.startswith(group_start) and value is not None:
+                    group = rest.partition("/")[0]
+                    found[group] = msgspec.msgpack.decode(value, type=Committed).offset
         return found

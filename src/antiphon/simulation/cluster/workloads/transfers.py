@@ -305,17 +305,15 @@ class TransferWorkload(Workload):
         """Do nothing for a while."""
         await asyncio.sleep(seconds)
 
-    async def _work(self, process: "Process", number: int) -> None:
+    async def _work_with(self, db: "AsyncClient", process: "Process", number: int) -> None:
         first = number
         while first in self.heirs:
             first = self.heirs[first]
-        db = await self.connected()
         mover = Mover(self, db, process, number, f"mover-{first}")
         while not self.stopped:
             await mover.one()
             await self.think(process, 4)
         await mover.rest()
-        await db.close()
 
     # -- judged at the end ----------------------------------------------------------------------------------------
 
@@ -339,9 +337,9 @@ class TransferWorkload(Workload):
             require(
                 asked is not None and len(tags) == 1 and changes.rows == asked.writes,
                 "transfer-half",
-                min(changes.shards),
                 f"number {by[1]} of producer {by[0]} changed {changes.rows}; it was to change "
                 f"{None if asked is None else asked.writes}",
+                min(changes.shards),
             )
             there |= tags
         for asked in self.asked.values():
@@ -350,9 +348,9 @@ class TransferWorkload(Workload):
                 require(
                     (asked.tag in there) == told,
                     "transfer-half",
-                    self.shard_ids[0],
                     f"{asked.tag} was told {asked.outcome}, and its changes {asked.writes} are "
                     f"{'there' if asked.tag in there else 'not there'}",
+                    self.shard_ids[0],
                 )
         return there
 
@@ -362,9 +360,9 @@ class TransferWorkload(Workload):
         require(
             found == wanted,
             "transfer-journal",
-            self.journals[0],
             f"the journal has {sorted({*found} - {*wanted})[:5]} without changes, and lacks "
             f"{sorted({*wanted} - {*found})[:5]}",
+            self.journals[0],
         )
 
     def _check_offsets(self, history: TransferHistory, there: set[str]) -> None:
@@ -374,7 +372,7 @@ class TransferWorkload(Workload):
             if asked.group:
                 wanted[asked.group] = max(asked.offset, wanted.get(asked.group, -1))
         found = history.offsets(f"{self.name}-")
-        require(found == wanted, "transfer-offsets", self.journals[0], f"offsets are {found}, not {wanted}")
+        require(found == wanted, "transfer-offsets", f"offsets are {found}, not {wanted}", self.journals[0])
 
     def _check_sums(self, history: TransferHistory) -> None:
         at_the_end = {key: known[-1].value for key, known in history.versions.items()}
@@ -387,8 +385,8 @@ class TransferWorkload(Workload):
                 (len(holds) == 1 or not values.keys() >= {*HOLDS})
                 and (total == BALANCE * len(ACCOUNTS) or not values.keys() >= {*ACCOUNTS}),
                 "transfer-sum",
-                self.shard_ids[0],
                 f"{tag} found {total} in accounts, and the holds {holds}: {values}",
+                self.shard_ids[0],
             )
 
     def _check_order(self, history: TransferHistory, there: set[str]) -> None:
@@ -413,7 +411,7 @@ class TransferWorkload(Workload):
                 if read is not None:
                     reader.reads[key] = read
         found = cycle_in(list(made.values()))
-        require(not found, "transfer-order", self.shard_ids[0], f"not serializable: {', '.join(found[:12])}")
+        require(not found, "transfer-order", f"not serializable: {', '.join(found[:12])}", self.shard_ids[0])
 
     def _place(
         self, history: TransferHistory, places: dict[bytes, dict[int, int]], key: bytes, version: int
@@ -425,8 +423,8 @@ class TransferWorkload(Workload):
             require(
                 place is not None,
                 "transfer-dirty",
-                self.shard_ids[0],
                 f"version {version} of {key!r} was read, and is not there",
+                self.shard_ids[0],
             )
             return place
         absent = [0, *(place for place, one in enumerate(known, 1) if one.value is None)]

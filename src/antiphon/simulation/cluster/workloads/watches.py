@@ -9,10 +9,11 @@ gone, and nothing else.
 """
 
 import asyncio
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from antiphon.client.watch import Change
-from antiphon.errors import AntiphonError, OffsetOutOfRangeError
+from antiphon.errors import OffsetOutOfRangeError
 from antiphon.model.metadata import ShardMeta
 from antiphon.simulation.cluster.drawing import Drawn, sometimes
 from antiphon.simulation.cluster.workloads.following import FollowingWorkload
@@ -88,24 +89,11 @@ class WatchWorkload(FollowingWorkload):
     def begin(self) -> None:
         """See `Workload`."""
         for number, watcher in enumerate(self._watchers):
-            self.spawn(f"{number}", lambda process, watcher=watcher: self._watch_on(process, watcher))  # type: ignore[misc]
+            self.spawn_follower(f"{number}", partial(self._watch_or_pass_over, watcher), "watch-failed")
 
-    async def _watch_on(self, process: "Process", watcher: Watcher) -> None:
-        db = await self.connected()
-        await self.follow(self._watch_again(db, process, watcher))
-        await db.close()
-
-    async def _watch_again(self, db: "AsyncClient", process: "Process", watcher: Watcher) -> None:
-        while True:
-            try:
-                await self._watch_or_pass_over(db, watcher, process.random.randint(1, 2 * CHANGES_MAX))
-            except AntiphonError as error:
-                self.cluster.tell("watch-failed", error.code)
-                await self.think(process)
-
-    async def _watch_or_pass_over(self, db: "AsyncClient", watcher: Watcher, changes: int) -> None:
+    async def _watch_or_pass_over(self, watcher: Watcher, db: "AsyncClient", process: "Process") -> None:
         try:
-            await self._watch(db, watcher, changes)
+            await self._watch(db, watcher, process.random.randint(1, 2 * CHANGES_MAX))
         except OffsetOutOfRangeError as error:
             index = int(error.details["shard"])
             if index not in watcher.shards:
@@ -161,8 +149,8 @@ class WatchWorkload(FollowingWorkload):
         require(
             gone.start < gone.stop <= latest,
             "watch-goes-on",
-            shard_id,
             f"a watcher at {gone.start} is told that the log begins at {gone.stop}, and none began after {latest}",
+            shard_id,
         )
         watcher.missed.setdefault(shard_id, []).append(gone)
         watcher.next[shard_id] = gone.stop
@@ -175,14 +163,14 @@ class WatchWorkload(FollowingWorkload):
         require(
             change.offset < self.cluster.evidence.truth(shard_id).end,
             "watch-committed",
-            shard_id,
             f"a watcher was given {change}, committed is {self.cluster.evidence.truth(shard_id).end}",
+            shard_id,
         )
         require(
             change.offset >= watcher.next.get(shard_id, 0),
             "watch-once",
-            shard_id,
             f"a watcher was given {change}, and before that one at {watcher.next.get(shard_id, 0) - 1}",
+            shard_id,
         )
         watcher.next[shard_id] = change.offset + 1
         watcher.given.setdefault(shard_id, []).append(change)
@@ -222,8 +210,8 @@ class WatchWorkload(FollowingWorkload):
                 require(
                     before != shard_id,
                     "watch-order-of-keys",
-                    shard_id,
                     f"a watcher was given {change} after a change of the same key from shard {child}, which took it over",
+                    shard_id,
                 )
 
     def _check_shard(self, watcher: Watcher, shard_id: int, written: list[Written]) -> None:
@@ -235,8 +223,8 @@ class WatchWorkload(FollowingWorkload):
         require(
             first >= earliest,
             "watch-from-now-on",
-            shard_id,
             f"a watcher that asked when {earliest} was committed was given {given[:1]}",
+            shard_id,
         )
         wanted = [
             (one.offset, one.key, one.value, one.version)
@@ -248,9 +236,9 @@ class WatchWorkload(FollowingWorkload):
         require(
             given == wanted,
             "watch-all-changes",
-            shard_id,
             f"a watcher was given {different and different[0]}, where the log has {different and different[1]}; "
             f"it was given {len(given)} changes",
+            shard_id,
         )
 
     @staticmethod

@@ -94,30 +94,27 @@ class WholeRestoreWorkload(Workload):
 
     def begin(self) -> None:
         """See `Workload`."""
-        self.spawn_all(WRITERS, self._write)
-        self.spawn_all(TRANSACTORS, self._transact)
-        self.spawn("operator", self._operate)
-        self.spawn("maker", self._make)
+        self.spawn_all(WRITERS, self.with_client(self._write))
+        self.spawn_all(TRANSACTORS, self.with_client(self._transact))
+        self.spawn("operator", self.with_client(self._operate))
+        self.spawn("maker", self.with_client(self._make))
 
-    async def _write(self, process: "Process", number: int) -> None:
-        db, draw, serial = await self.connected(), process.random, 0
+    async def _write(self, db: "AsyncClient", process: "Process", number: int) -> None:
+        draw, serial = process.random, 0
         while not self.stopped:
             serial += 1
             text = f"{number}:{serial}"
-            try:
+            with self.tells("whole-write-unknown", text):
                 if draw.random() < 0.6:
                     await db.topic(TOPIC).append(text, shard=draw.randrange(SHARDS), timeout_s=PATIENCE_S)
                     self._acknowledged.add((number, serial))
                 else:
                     row = b"%d" % draw.randrange(KEYS)
                     await db.table(TABLE).put(row, text.encode(), timeout_s=PATIENCE_S)
-            except AntiphonError as error:
-                self.cluster.tell("whole-write-unknown", text, error.code)
             await self.think(process)
-        await db.close()
 
-    async def _transact(self, process: "Process", number: int) -> None:
-        db, draw, serial = await self.connected(), process.random, 0
+    async def _transact(self, db: "AsyncClient", process: "Process", number: int) -> None:
+        draw, serial = process.random, 0
         producer: AsyncProducer | None = None
         while not self.stopped:
             serial += 1
@@ -134,27 +131,23 @@ class WholeRestoreWorkload(Workload):
                 self.cluster.tell("whole-transaction-unknown", number, serial, error.code)
                 producer = None
             await self.think(process, 3)
-        await db.close()
 
-    async def _operate(self, process: "Process") -> None:
+    async def _operate(self, db: "AsyncClient", process: "Process") -> None:
         """Metadata change, though not so often that there is no cut."""
-        db, draw, serial = await self.connected(), process.random, 0
+        draw, serial = process.random, 0
         while not self.stopped:
             await asyncio.sleep(draw.uniform(0.5, 3.0))
             serial += 1
-            try:
+            with self.tells("whole-change-unknown", serial):
                 if draw.random() < 0.5:
                     await db.administer(
                         AlterAcls((_read_of(f"{TOPIC}-{serial}"),))
                     )  # no quota: that lets others go on
                 else:
                     await db.alter_topic(TOPIC, config={"segment.ms": str(10**9 + serial)})
-            except AntiphonError as error:
-                self.cluster.tell("whole-change-unknown", serial, error.code)
-        await db.close()
 
-    async def _make(self, process: "Process") -> None:
-        db, draw, tries = await self.connected(), process.random, LAST_TRIES
+    async def _make(self, db: "AsyncClient", process: "Process") -> None:
+        draw, tries = process.random, LAST_TRIES
         while len(self.made) < BACKUPS_MAX and (not self.stopped or (not self.made and tries)):
             await asyncio.sleep(draw.uniform(0.1, 1.5))
             tries -= self.stopped
@@ -167,7 +160,6 @@ class WholeRestoreWorkload(Workload):
                 continue
             self.made.append((KnownCut(self.cluster, self.place, made), before))
             self.outcomes["whole-backups"] += 1
-        await db.close()
 
     def check(self) -> None:
         """See `Workload`."""

@@ -2,9 +2,10 @@
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Concatenate, Final, ParamSpec
 
 from antiphon.client.aio import AsyncClient
 from antiphon.errors import AntiphonError
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from antiphon.simulation.cluster.cluster import SimulatedCluster
     from antiphon.simulation.runtime.process import Process, Shield
 
+P = ParamSpec("P")
 Work = Callable[["Process", int], Coroutine[Any, Any, None]]
 Until = Callable[[Callable[[], bool], float, Callable[[], str]], None]
 """Lets the world go on until a condition holds. If it does not within so many seconds, the run fails with the words."""
@@ -53,10 +55,10 @@ class Workload(ABC):
         self.name = name
         self.random = cluster.stream(f"workload {name}")
         self.stopped = False
+        self.outcomes: dict[str, int] = {}
         self.operations_per_s = 0.0  # of all its clients together; 0: as fast as they can
         self.clients: list[Client] = []
         self.heirs: dict[int, int] = {}  # number of a client: that of the killed one whose place it took
-        self.may_stand_still: list[Process] = []  # now and then, where `stop_some` runs
         self._places_free: list[Client] = []
         self._numbers = 0
 
@@ -65,15 +67,42 @@ class Workload(ABC):
 
     def begin(self) -> None:
         """Start the clients (`spawn`): those that do `_work`, if no others are named."""
+        wanted = getattr(self.cluster.options, self.option)
         if self.may_be_killed:
-            self.spawn_all(self.wanted, self._work)
+            self.spawn_all(wanted, self._work)
             return
-        for number in range(self.wanted):
+        for number in range(wanted):
             self.spawn(f"{number}", lambda process, number=number: self._work(process, number))  # type: ignore[misc]
 
     async def _work(self, process: "Process", number: int, /) -> None:
-        """What a client does until it is told to stop."""
+        """What a client does until it is told to stop: with a client of the cluster, where it says no more."""
+        await self.with_client(self._work_with)(process, number)
+
+    async def _work_with(self, _db: AsyncClient, process: "Process", number: int, /) -> None:
+        """See `_work`."""
         invariant(False, f"{type(self).__name__} does not say what client {number}, {process.name}, does")
+
+    def with_client(
+        self, work: Callable[Concatenate[AsyncClient, P], Awaitable[None]]
+    ) -> Callable[P, Coroutine[Any, Any, None]]:
+        """Such work as a process does: it reaches the cluster first, and hangs up when it is through."""
+
+        async def connected(*args: P.args, **kwargs: P.kwargs) -> None:
+            db = await self.connected()
+            await work(db, *args, **kwargs)
+            await db.close()
+
+        return connected
+
+    @contextmanager
+    def tells(self, what: str, *of: Any, count: str = "") -> Iterator[None]:
+        """What is asked for here may fail: then that is told, with the code of the error, and counted as this outcome."""
+        try:
+            yield
+        except AntiphonError as error:
+            if count:
+                self.outcomes[count] += 1
+            self.cluster.tell(what, *of, error.code)
 
     @abstractmethod
     def check(self) -> None:
@@ -81,18 +110,6 @@ class Workload(ABC):
 
     def afterwards(self, until: Until) -> None:  # noqa: B027 - most have nothing more to do
         """All workloads were checked, and nobody works any more."""
-
-    async def stop_some(self, process: "Process") -> None:
-        """Some clients stand still now and then, for less and for more than their sessions last."""
-        draw = process.random
-        while not self.stopped:
-            await asyncio.sleep(draw.uniform(0.2, 3.0))
-            if self.may_stand_still and draw.random() < 0.5:
-                one = draw.choice(self.may_stand_still)
-                one.pause()
-                self.cluster.tell("client-stands-still", one.name)
-                await asyncio.sleep(draw.choice((0.2, 1.0, 3.0)))
-                one.resume()
 
     def spawn(
         self,
@@ -109,14 +126,10 @@ class Workload(ABC):
 
     def spawn_all(self, count: int, work: Work) -> None:
         """Run clients that may be killed; each is told its number, which no other client of the workload ever has."""
-        for _ in range(count):
-            self._spawn_next(work)
-
-    def _spawn_next(self, work: Work) -> int:
-        number, self._numbers = self._numbers, self._numbers + 1
-        process = self.cluster.client_process(f"{self.name}-{number}")
-        self.clients.append(Client(process, process.run(work(process, number)), number, work))
-        return number
+        for number in range(self._numbers, self._numbers + count):
+            process = self.cluster.client_process(f"{self.name}-{number}")
+            self.clients.append(Client(process, process.run(work(process, number)), number, work))
+        self._numbers += count
 
     def kill(self, client: Client, *, silently: bool) -> None:
         """End a client in the middle of whatever it does. `succeed` puts another one in its place."""
@@ -134,7 +147,7 @@ class Workload(ABC):
         for client in free:
             if client.work is not None:
                 self.heirs[self._numbers] = client.number
-                self._spawn_next(client.work)
+                self.spawn_all(1, client.work)
 
     def stop(self) -> None:
         """Begin nothing new. What a client does last its successor does."""
@@ -164,11 +177,6 @@ class Workload(ABC):
         return not self.stopped or any(
             client.work is not None and not client.task.done() for client in self.clients
         )
-
-    @property
-    def wanted(self) -> int:
-        """How many clients the run's options want."""
-        return int(getattr(self.cluster.options, self.option))
 
     @property
     def now(self) -> float:
