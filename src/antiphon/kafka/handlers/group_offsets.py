@@ -129,11 +129,7 @@ class GroupOffsetsHandler:
         found = await self._fetch_group(asked, context.rights, request.require_stable)
         if found.error_code and context.version < 2:
             for topic in request.topics or []:
-                partitions = [
-                    m.FetchedOffset(partition_index=index, error_code=found.error_code)
-                    for index in topic.partition_indexes
-                ]
-                found.topics.append(m.FetchedOffsetsTopic(name=topic.name, partitions=partitions))
+                found.topics.append(fetched_alike(topic, found.error_code))
         return m.OffsetFetchResponse(topics=found.topics, error_code=found.error_code)
 
     async def _fetch_refusal(self, asked: m.FetchOffsetsGroup) -> int:
@@ -180,7 +176,7 @@ class GroupOffsetsHandler:
                 )
                 for name, partitions in by_topic
             ]
-            + [_denied_offsets(topic) for topic in denied],
+            + [fetched_alike(topic, code.TOPIC_AUTHORIZATION_FAILED) for topic in denied],
         )
 
     async def _fetch_all(self, group_id: str) -> _OffsetsByTopic:
@@ -257,10 +253,10 @@ def _offset_problem(topic: TopicMeta | None, each: AnyCommitPartition) -> int:
     return code.NONE
 
 
-def _denied_offsets(topic: m.FetchOffsetsTopic) -> m.FetchedOffsetsTopic:
+def fetched_alike(topic: m.FetchOffsetsTopic, error: int) -> m.FetchedOffsetsTopic:
+    """The same error for all partitions of a topic."""
     partitions = [
-        m.FetchedOffset(partition_index=index, error_code=code.TOPIC_AUTHORIZATION_FAILED)
-        for index in topic.partition_indexes
+        m.FetchedOffset(partition_index=index, error_code=error) for index in topic.partition_indexes
     ]
     return m.FetchedOffsetsTopic(name=topic.name, partitions=partitions)
 

@@ -72,7 +72,7 @@ class DeletableTopic(Message, kw_only=True):
     """A topic by name, or by id where the name is None."""
 
     name: str | None
-    topic_id: Uuid
+    topic_id: Uuid = ZERO_UUID
 
 
 class DeleteTopicsRequest(Message, kw_only=True):
@@ -345,7 +345,7 @@ class DescribeLogDirsResponse(Message, kw_only=True):
 
     throttle_time_ms: I32 = 0
     error_code: Annotated[I16, V(3)] = 0
-    results: list[LogDir]
+    results: list[LogDir] = []
 
 
 class ElectionTopic(Message, kw_only=True):
@@ -383,4 +383,4 @@ class ElectLeadersResponse(Message, kw_only=True):
 
     throttle_time_ms: I32 = 0
     error_code: Annotated[I16, V(1)] = 0
-    replica_election_results: list[ElectedTopic]
+    replica_election_results: list[ElectedTopic] = []

@@ -153,10 +153,10 @@ class FoundCoordinator(Message, kw_only=True):
     """The node that coordinates one key."""
 
     key: str
-    node_id: I32
-    host: str
-    port: I32
-    error_code: I16
+    node_id: I32 = -1
+    host: str = ""
+    port: I32 = -1
+    error_code: I16 = 0
     error_message: str | None = None
 
 

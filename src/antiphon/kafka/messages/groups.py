@@ -219,7 +219,7 @@ class FetchedOffsetsGroup(Message, kw_only=True):
     """One group's offsets."""
 
     group_id: str
-    topics: list[FetchedOffsetsTopic]
+    topics: list[FetchedOffsetsTopic] = []
     error_code: I16 = 0
 
 
@@ -291,7 +291,7 @@ class ListGroupsResponse(Message, kw_only=True):
 
     throttle_time_ms: Annotated[I32, V(1)] = 0
     error_code: I16 = 0
-    groups: list[ListedGroup]
+    groups: list[ListedGroup] = []
 
 
 class DeleteGroupsRequest(Message, kw_only=True):

@@ -2,6 +2,8 @@
 
 from typing import Annotated
 
+from msgspec import field
+
 from antiphon.kafka.messages.cluster import OPERATIONS_NOT_ASKED
 from antiphon.kafka.messages.consumer_groups import DescribedAssignment, HeartbeatAssignment
 from antiphon.kafka.schema import I8, I16, I32, I64, Message, Uuid, V
@@ -177,7 +179,7 @@ class ShareAcknowledgedPartition(Message, kw_only=True):
     partition_index: I32
     error_code: I16 = 0
     error_message: str | None = None
-    current_leader: LeaderIdAndEpoch
+    current_leader: LeaderIdAndEpoch = field(default_factory=LeaderIdAndEpoch)
 
 
 class ShareAcknowledgedTopic(Message, kw_only=True):

@@ -15,10 +15,10 @@ class GetTelemetrySubscriptionsResponse(Message, kw_only=True):
     throttle_time_ms: I32 = 0
     error_code: I16 = 0
     client_instance_id: Uuid
-    subscription_id: I32
+    subscription_id: I32 = 0
     accepted_compression_types: list[I8] = []
-    push_interval_ms: I32
-    telemetry_max_bytes: I32
+    push_interval_ms: I32 = 0
+    telemetry_max_bytes: I32 = 0
     delta_temporality: bool = False
     requested_metrics: list[str] = []
 
