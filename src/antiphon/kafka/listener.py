@@ -29,6 +29,7 @@ from antiphon.kafka.archived.reader import ArchiveReader
 from antiphon.kafka.bodies import decoded, encoded
 from antiphon.kafka.composition import handlers_of
 from antiphon.kafka.connection import Answer, Connection
+from antiphon.kafka.error_answers import refused
 from antiphon.kafka.framing import RequestHeader, read_header
 from antiphon.kafka.groups.coordinator import GroupCoordinator
 from antiphon.kafka.groups.hosted import HostedGroups
@@ -37,6 +38,7 @@ from antiphon.kafka.groups.share_partitions import SharePartitions
 from antiphon.kafka.groups.types import GroupConfig
 from antiphon.kafka.handlers.logins import HANGS_UP, bare_login
 from antiphon.kafka.handlers.metadata import served_versions
+from antiphon.kafka.handlers.refusals import RefusedError
 from antiphon.kafka.inbox import Inbox
 from antiphon.kafka.listener_config import KafkaListenerConfig
 from antiphon.kafka.messages.security import SaslAuthenticateResponse
@@ -442,4 +444,7 @@ async def _carried_out(
         connection.client_port,
         connection.software,
     )
-    return await handler(request, context)
+    try:
+        return await handler(request, context)
+    except RefusedError as error:
+        return refused(header.api, request, header.version, error.error_code, error.reason)

@@ -10,7 +10,8 @@ from antiphon.errors import InvalidRequestError, UnavailableError, UnknownTopicE
 from antiphon.gateway.interface import Gateway
 from antiphon.kafka import error_codes as code
 from antiphon.kafka.api import RequestContext
-from antiphon.kafka.handlers.refusals import RefusedError, outcome, timeout_s
+from antiphon.kafka.handlers.refusals import RefusedError, timeout_s, told
+from antiphon.kafka.handlers.rights import check
 from antiphon.kafka.messages import admin as m
 from antiphon.kafka.metadata_cache import UNKNOWN_LEADER, MetadataCache
 from antiphon.model.access import Operation, Resource
@@ -30,11 +31,9 @@ class ElectionHandler:
         self, request: m.ElectLeadersRequest, context: RequestContext
     ) -> m.ElectLeadersResponse:
         """Elect where another one than the preferred replica leads."""
-        if not context.rights.may(Operation.ALTER, Resource.CLUSTER):
-            denied = code.CLUSTER_AUTHORIZATION_FAILED
-            return m.ElectLeadersResponse(error_code=denied, replica_election_results=[])
+        check(context.rights, Operation.ALTER, Resource.CLUSTER)
         if request.election_type not in {PREFERRED, UNCLEAN}:
-            return m.ElectLeadersResponse(error_code=code.INVALID_REQUEST, replica_election_results=[])
+            raise RefusedError(code.INVALID_REQUEST)
         deadline_s = asyncio.get_running_loop().time() + timeout_s(request.timeout_ms)
         wanted = request.topic_partitions
         if wanted is None:
@@ -77,5 +76,4 @@ class ElectionHandler:
             except InvalidRequestError as error:  # every replica writes: none leads
                 raise RefusedError(code.ELECTION_NOT_NEEDED, error.message) from error
 
-        error, message = await outcome(work())
-        return m.ElectedPartition(partition_id=index, error_code=error, error_message=message)
+        return await told(m.ElectedPartition(partition_id=index), work())

@@ -12,7 +12,8 @@ from antiphon.errors import InvalidRequestError, UnknownTopicError
 from antiphon.gateway.interface import Gateway
 from antiphon.kafka import error_codes as code
 from antiphon.kafka.api import RequestContext
-from antiphon.kafka.handlers.refusals import RefusedError, outcome, timeout_s
+from antiphon.kafka.handlers.refusals import RefusedError, timeout_s, told
+from antiphon.kafka.handlers.rights import check
 from antiphon.kafka.messages import reassignments as m
 from antiphon.kafka.metadata_cache import MetadataCache
 from antiphon.model.access import Operation, Resource
@@ -36,8 +37,7 @@ class ReassignmentHandler:
         self, request: m.AlterPartitionReassignmentsRequest, context: RequestContext
     ) -> m.AlterPartitionReassignmentsResponse:
         """Decide on each partition's move; answered when all are decided, before anything is moved."""
-        if not context.rights.may(Operation.ALTER, Resource.CLUSTER):
-            return m.AlterPartitionReassignmentsResponse(error_code=code.CLUSTER_AUTHORIZATION_FAILED)
+        check(context.rights, Operation.ALTER, Resource.CLUSTER)
         deadline_s = asyncio.get_running_loop().time() + timeout_s(request.timeout_ms)
         may_change = request.allow_replication_factor_change
         answer = m.AlterPartitionReassignmentsResponse(allow_replication_factor_change=may_change)
@@ -86,14 +86,13 @@ class ReassignmentHandler:
             except InvalidRequestError as error:
                 raise RefusedError(code.INVALID_REPLICA_ASSIGNMENT, error.message) from error
 
-        done.error_code, done.error_message = await outcome(work())
+        await told(done, work())
 
     async def list_moves(
         self, request: m.ListPartitionReassignmentsRequest, context: RequestContext
     ) -> m.ListPartitionReassignmentsResponse:
         """The partitions to or from which nodes are being moved, as far as this node has heard."""
-        if not context.rights.may(Operation.DESCRIBE, Resource.CLUSTER):
-            return m.ListPartitionReassignmentsResponse(error_code=code.CLUSTER_AUTHORIZATION_FAILED)
+        check(context.rights, Operation.DESCRIBE, Resource.CLUSTER)
         wanted = None
         if request.topics is not None:
             wanted = {(topic.name, index) for topic in request.topics for index in topic.partition_indexes}

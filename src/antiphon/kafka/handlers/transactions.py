@@ -1,5 +1,6 @@
 """InitProducerId, AddPartitionsToTxn, AddOffsetsToTxn, EndTxn, DescribeTransactions and ListTransactions."""
 
+from contextlib import suppress
 from typing import Final
 
 from antiphon import system
@@ -10,7 +11,8 @@ from antiphon.gateway.interface import Gateway
 from antiphon.kafka import error_codes as code
 from antiphon.kafka.api import RequestContext
 from antiphon.kafka.groups.coordinator import GroupCoordinator
-from antiphon.kafka.handlers.rights import may, sees
+from antiphon.kafka.handlers.refusals import RefusedError, coordinator_errors
+from antiphon.kafka.handlers.rights import check, may, sees
 from antiphon.kafka.matching import matching
 from antiphon.kafka.messages import cluster as cm
 from antiphon.kafka.messages import transactions as m
@@ -36,9 +38,16 @@ def is_transactional_id(name: str) -> bool:
     return 0 < len(name.encode()) <= ID_BYTES_MAX
 
 
-def may_transact(rights: Rights, name: str, operation: Operation = Operation.WRITE) -> bool:
+def may_transact(rights: Rights, name: str) -> bool:
     """May the client use this transactional id?"""
-    return rights.may(operation, Resource.TRANSACTIONAL_ID, name)
+    return rights.may(Operation.WRITE, Resource.TRANSACTIONAL_ID, name)
+
+
+def check_transacts(rights: Rights, name: str, operation: Operation = Operation.WRITE) -> None:
+    """Raise RefusedError where nothing has this transactional id, or the client may not use it."""
+    if not is_transactional_id(name):
+        raise RefusedError(code.INVALID_REQUEST)
+    check(rights, operation, Resource.TRANSACTIONAL_ID, name)
 
 
 class TransactionHandler:
@@ -64,22 +73,18 @@ class TransactionHandler:
         """A fresh producer id at epoch 0; with a transactional id that one's producer, whose epoch rises."""
         name, rights = request.transactional_id, context.rights
         if name is not None:
-            if not is_transactional_id(name):
-                return cm.InitProducerIdResponse(error_code=code.INVALID_REQUEST)
-            if not may_transact(rights, name):
-                return cm.InitProducerIdResponse(error_code=code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+            check_transacts(rights, name)
             return await self._init(name, request, context)
         if not rights.sees(Operation.IDEMPOTENT_WRITE, Resource.CLUSTER) and not rights.may_any(
             Operation.WRITE, Resource.TOPIC
         ):
-            rights.may(Operation.IDEMPOTENT_WRITE, Resource.CLUSTER)
-            return cm.InitProducerIdResponse(error_code=code.CLUSTER_AUTHORIZATION_FAILED)
+            check(rights, Operation.IDEMPOTENT_WRITE, Resource.CLUSTER)
         try:
             producer_id = await self._gateway.new_producer_id()
-        except InvalidRequestError:
-            return cm.InitProducerIdResponse(error_code=code.INVALID_REQUEST)
-        except AntiphonError:
-            return cm.InitProducerIdResponse(error_code=code.COORDINATOR_NOT_AVAILABLE)
+        except AntiphonError as error:
+            wrong = isinstance(error, InvalidRequestError)
+            refused_as = code.INVALID_REQUEST if wrong else code.COORDINATOR_NOT_AVAILABLE
+            raise RefusedError(refused_as) from error
         return cm.InitProducerIdResponse(producer_id=producer_id, producer_epoch=0)
 
     async def _init(
@@ -87,12 +92,10 @@ class TransactionHandler:
     ) -> cm.InitProducerIdResponse:
         has_id, has_epoch = request.producer_id != NOBODY, request.producer_epoch != NOBODY
         if has_id != has_epoch:
-            return cm.InitProducerIdResponse(error_code=code.INVALID_REQUEST)
+            raise RefusedError(code.INVALID_REQUEST)
         expected = Producer(request.producer_id, request.producer_epoch) if has_id else None
-        try:
+        with coordinator_errors():
             refused, row = await self._coordinator.init(name, request.transaction_timeout_ms, expected)
-        except AntiphonError as error:
-            return cm.InitProducerIdResponse(error_code=code.coordinator_code_of(error))
         if refused is not None or row is None:
             knows = context.version >= INIT_KNOWS_FENCED
             return cm.InitProducerIdResponse(error_code=code_of_refusal(refused, knows_fenced=knows))
@@ -112,8 +115,7 @@ class TransactionHandler:
                 topics=request.topics,
             )
             return m.AddPartitionsToTxnResponse(results_by_topic=await self._join(one, context, checked=True))
-        if not context.rights.may(Operation.CLUSTER_ACTION, Resource.CLUSTER):
-            return m.AddPartitionsToTxnResponse(error_code=code.CLUSTER_AUTHORIZATION_FAILED)
+        check(context.rights, Operation.CLUSTER_ACTION, Resource.CLUSTER)
         results = [
             m.TxnResult(
                 transactional_id=one.transactional_id,
@@ -201,41 +203,29 @@ class TransactionHandler:
     ) -> m.AddOffsetsToTxnResponse:
         """AddOffsetsToTxn: a group takes part."""
         name, rights = request.transactional_id, context.rights
-        if not is_transactional_id(name):
-            return m.AddOffsetsToTxnResponse(error_code=code.INVALID_REQUEST)
-        if not may_transact(rights, name):
-            return m.AddOffsetsToTxnResponse(error_code=code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
-        if not rights.may(Operation.READ, Resource.GROUP, request.group_id):
-            return m.AddOffsetsToTxnResponse(error_code=code.GROUP_AUTHORIZATION_FAILED)
+        check_transacts(rights, name)
+        check(rights, Operation.READ, Resource.GROUP, request.group_id)
         if not 0 < len(request.group_id.encode()) <= ID_BYTES_MAX:
-            return m.AddOffsetsToTxnResponse(error_code=code.INVALID_GROUP_ID)
+            raise RefusedError(code.INVALID_GROUP_ID)
         producer = Producer(request.producer_id, request.producer_epoch)
-        try:
-            await self._groups.locate(
-                request.group_id
-            )  # a group that has no shard could never be told the end
+        with coordinator_errors():
+            # A group that has no shard could never be told the end.
+            await self._groups.locate(request.group_id)
             refused = await self._coordinator.join(name, producer, [], [request.group_id])
-        except AntiphonError as error:
-            return m.AddOffsetsToTxnResponse(error_code=code.coordinator_code_of(error))
         knows = context.version >= STEPS_KNOW_FENCED
         return m.AddOffsetsToTxnResponse(error_code=code_of_refusal(refused, knows_fenced=knows))
 
     async def end(self, request: m.EndTxnRequest, context: RequestContext) -> m.EndTxnResponse:
         """EndTxn: decided when it is answered. From version 5 on the producer has a new epoch then (KIP-890)."""
         name = request.transactional_id
-        if not is_transactional_id(name):
-            return m.EndTxnResponse(error_code=code.INVALID_REQUEST)
-        if not may_transact(context.rights, name):
-            return m.EndTxnResponse(error_code=code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+        check_transacts(context.rights, name)
         producer = Producer(request.producer_id, request.producer_epoch)
         now: Producer | None = None
-        try:
+        with coordinator_errors():
             if context.version >= FIRST_RAISING:
                 refused, now = await self._coordinator.end_and_raise(name, producer, commit=request.committed)
             else:
                 refused = await self._coordinator.end(name, producer, commit=request.committed)
-        except AntiphonError as error:
-            return m.EndTxnResponse(error_code=code.coordinator_code_of(error))
         if refused is None and now is not None:
             return m.EndTxnResponse(
                 producer_id=now.producer_id, producer_epoch=now.epoch, error_code=code.NONE
@@ -256,19 +246,10 @@ class TransactionHandler:
         return m.DescribeTransactionsResponse(transaction_states=found)
 
     async def _described(self, name: str, rights: Rights) -> m.DescribedTransaction:
-        if not is_transactional_id(name):
-            return m.DescribedTransaction(error_code=code.INVALID_REQUEST, transactional_id=name)
-        if not may_transact(rights, name, Operation.DESCRIBE):
-            denied = code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
-            return m.DescribedTransaction(error_code=denied, transactional_id=name)
         try:
-            row = await self._coordinator.describe(name)
-        except UnknownTopicError:
-            row = None
-        except AntiphonError as error:
-            return m.DescribedTransaction(error_code=code.coordinator_code_of(error), transactional_id=name)
-        if row is None:
-            return m.DescribedTransaction(error_code=code.TRANSACTIONAL_ID_NOT_FOUND, transactional_id=name)
+            row = await self._row(name, rights)
+        except RefusedError as refused:
+            return m.DescribedTransaction(error_code=refused.error_code, transactional_id=name)
         return m.DescribedTransaction(
             error_code=code.NONE,
             transactional_id=name,
@@ -279,6 +260,15 @@ class TransactionHandler:
             producer_epoch=row.epoch,
             topics=self._topics(row, rights),
         )
+
+    async def _row(self, name: str, rights: Rights) -> Row:
+        check_transacts(rights, name, Operation.DESCRIBE)
+        row = None
+        with coordinator_errors(), suppress(UnknownTopicError):
+            row = await self._coordinator.describe(name)
+        if row is None:
+            raise RefusedError(code.TRANSACTIONAL_ID_NOT_FOUND)
+        return row
 
     def _topics(self, row: Row, rights: Rights) -> list[m.DescribedTxnTopic]:
         """The partitions that take part, of topics that are there and may be seen."""
@@ -303,10 +293,8 @@ class TransactionHandler:
         unknown = [state for state in request.state_filters if state not in known]
         states, producers = set(request.state_filters), set(request.producer_id_filters)
         longest_start_ms = system.wall_ms() - request.duration_filter
-        try:
+        with coordinator_errors():
             rows = await self._coordinator.listed()
-        except AntiphonError as error:
-            return m.ListTransactionsResponse(error_code=code.coordinator_code_of(error))
 
         def is_wanted(name: str, row: Row) -> bool:
             running = row.state is State.ONGOING or row.state in PREPARED
@@ -322,7 +310,7 @@ class TransactionHandler:
         try:
             names = await matching(compiled(regex), wanted, context.turn) if regex else wanted
         except BadRegexError:
-            return m.ListTransactionsResponse(error_code=code.INVALID_REGULAR_EXPRESSION)
+            raise RefusedError(code.INVALID_REGULAR_EXPRESSION) from None
         return m.ListTransactionsResponse(
             unknown_state_filters=unknown,
             transaction_states=[

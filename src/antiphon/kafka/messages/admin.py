@@ -367,7 +367,7 @@ class ElectedPartition(Message, kw_only=True):
     """Outcome for one partition."""
 
     partition_id: I32
-    error_code: I16
+    error_code: I16 = 0
     error_message: str | None = None
 
 

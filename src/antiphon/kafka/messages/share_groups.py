@@ -6,6 +6,7 @@ from msgspec import field
 
 from antiphon.kafka.messages.cluster import OPERATIONS_NOT_ASKED
 from antiphon.kafka.messages.consumer_groups import DescribedAssignment, HeartbeatAssignment
+from antiphon.kafka.primitives import ZERO_UUID
 from antiphon.kafka.schema import I8, I16, I32, I64, Message, Uuid, V
 
 INT32_MAX = 2**31 - 1
@@ -238,7 +239,7 @@ class ShareOffsetsTopic(Message, kw_only=True):
     """Partitions of one topic."""
 
     topic_name: str
-    topic_id: Uuid
+    topic_id: Uuid = ZERO_UUID
     partitions: list[ShareOffset]
 
 
@@ -291,8 +292,8 @@ class AlteredShareOffsetsTopic(Message, kw_only=True):
     """Partitions of one topic."""
 
     topic_name: str
-    topic_id: Uuid
-    partitions: list[AlteredShareOffset]
+    topic_id: Uuid = ZERO_UUID
+    partitions: list[AlteredShareOffset] = []
 
 
 class AlterShareGroupOffsetsResponse(Message, kw_only=True):
@@ -321,7 +322,7 @@ class DeletedShareOffsetsTopic(Message, kw_only=True):
     """Was it forgotten?"""
 
     topic_name: str
-    topic_id: Uuid
+    topic_id: Uuid = ZERO_UUID
     error_code: I16 = 0
     error_message: str | None = None
 
