@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, get_args, get_origin
 
+import msgspec
 import pytest
 from kio.schema.errors import ErrorCode
 from kio.serial import entity_reader
@@ -38,7 +39,7 @@ def sample(annotation: Any) -> Any:
     if options:
         return sample(options[0])
     if isinstance(annotation, type) and issubclass(annotation, Message):
-        return annotation(**{name: sample(kind) for name, kind in annotation.__annotations__.items()})
+        return annotation(**{one.name: sample(one.type) for one in msgspec.structs.fields(annotation)})
     return {int: 1, str: "name", bytes: b"", bool: False, float: 1.0}[annotation]
 
 

@@ -11,6 +11,7 @@ from antiphon.kafka.api import RequestContext
 from antiphon.kafka.handlers.refusals import RefusedError, told
 from antiphon.kafka.handlers.rights import check
 from antiphon.kafka.messages import security as m
+from antiphon.kafka.messages.shared import Outcome
 from antiphon.model.access import ANY, Acl, Credential, Operation, Pattern, Permission, Resource
 from antiphon.model.requests import AlterAcls, AlterUser
 from antiphon.security.passwords import MECHANISMS, from_salted
@@ -93,7 +94,7 @@ class AccessHandler:
         check(context.rights, Operation.ALTER, Resource.CLUSTER)
         return m.CreateAclsResponse(
             results=[
-                await told(m.AclCreationResult(), self._create(creation, context))
+                await told(Outcome(), self._create(creation, context))
                 async for creation in context.turn_budget.each(request.creations)
             ]
         )

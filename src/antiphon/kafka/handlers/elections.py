@@ -13,6 +13,7 @@ from antiphon.kafka.api import RequestContext
 from antiphon.kafka.handlers.refusals import RefusedError, timeout_s, told
 from antiphon.kafka.handlers.rights import check
 from antiphon.kafka.messages import admin as m
+from antiphon.kafka.messages.shared import PartitionsOfTopic
 from antiphon.kafka.metadata_cache import UNKNOWN_LEADER, MetadataCache
 from antiphon.model.access import Operation, Resource
 
@@ -38,19 +39,19 @@ class ElectionHandler:
         wanted = request.topic_partitions
         if wanted is None:
             wanted = [
-                m.ElectionTopic(topic=topic.name, partitions=[shard.index for shard in topic.shards])
+                PartitionsOfTopic(name=topic.name, partitions=[shard.index for shard in topic.shards])
                 for topic in self._gateway.metadata.topics
             ]
         results, budget = [], context.turn_budget
         async for topic in budget.each(wanted):
             done = [
-                await self._elect(topic.topic, index, request.election_type, deadline_s)
+                await self._elect(topic.name, index, request.election_type, deadline_s)
                 async for index in budget.each(topic.partitions)
             ]
             if request.topic_partitions is None:
                 done = [one for one in done if one.error_code != code.ELECTION_NOT_NEEDED]
             if done:
-                results.append(m.ElectedTopic(topic=topic.topic, partition_result=done))
+                results.append(m.ElectedTopic(name=topic.name, partition_result=done))
         return m.ElectLeadersResponse(replica_election_results=results)
 
     async def _elect(

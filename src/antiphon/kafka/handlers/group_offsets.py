@@ -15,6 +15,7 @@ from antiphon.kafka.groups.subscription import CONSUMER, subscribed_topics
 from antiphon.kafka.handlers.refusals import RefusedError, coordinator_errors
 from antiphon.kafka.handlers.rights import check, may, sees
 from antiphon.kafka.messages import groups as m
+from antiphon.kafka.messages.shared import PartitionCode, PartitionsOfTopic, TopicCodes
 from antiphon.kafka.messages.transactions import TxnOffsetCommitPartition, TxnOffsetCommitTopic
 from antiphon.model.access import Operation, Resource
 from antiphon.model.metadata import TopicMeta
@@ -81,12 +82,12 @@ class GroupOffsetsHandler:
 
     def checked(
         self, topics: Sequence[AnyCommitTopic], error: int, rights: Rights, retention_ms: int = NEVER
-    ) -> tuple[list[m.CommittedTopic], list[OffsetAt]]:
+    ) -> tuple[list[TopicCodes], list[OffsetAt]]:
         """Outcomes as far as they are known, and the offsets that may be written. `error`: of the request as a whole;
         `retention_ms`: for how long the client wants them kept, if it says so.
         """
         now_ms = system.wall_ms()
-        outcomes: list[m.CommittedTopic] = []
+        outcomes: list[TopicCodes] = []
         offsets: list[OffsetAt] = []
         for topic in topics:
             meta = self._topic(topic.name)
@@ -95,9 +96,7 @@ class GroupOffsetsHandler:
             partitions = []
             for each in topic.partitions:
                 problem = refusal or _offset_problem(meta, each)
-                partitions.append(
-                    m.CommittedPartition(partition_index=each.partition_index, error_code=problem)
-                )
+                partitions.append(PartitionCode(partition_index=each.partition_index, error_code=problem))
                 if not problem and meta is not None:
                     committed = Committed(
                         each.committed_offset,
@@ -108,7 +107,7 @@ class GroupOffsetsHandler:
                         retention_ms=max(retention_ms, NEVER),
                     )
                     offsets.append(OffsetAt(topic.name, each.partition_index, committed))
-            outcomes.append(m.CommittedTopic(name=topic.name, partitions=partitions))
+            outcomes.append(TopicCodes(name=topic.name, partitions=partitions))
         return outcomes, offsets
 
     def _topic(self, name: str) -> TopicMeta | None:
@@ -161,7 +160,7 @@ class GroupOffsetsHandler:
             raise RefusedError(refused_as)
         # Asked first: what is not pending any more by now is among the offsets that are read next.
         unstable = await self._pending.unstable(group_id) if stable else set()
-        denied: list[m.FetchOffsetsTopic] = []
+        denied: list[PartitionsOfTopic] = []
         if topics is None:
             everything = await self._fetch_all(group_id)
             by_topic = [one for one in everything if sees(self._gateway, rights, one[0])]
@@ -185,10 +184,10 @@ class GroupOffsetsHandler:
             by_topic.setdefault(at.topic, []).append((at.partition, at.committed))
         return list(by_topic.items())
 
-    async def _fetch_some(self, group_id: str, topics: list[m.FetchOffsetsTopic]) -> _OffsetsByTopic:
-        flat = [(topic.name, index) for topic in topics for index in topic.partition_indexes]
+    async def _fetch_some(self, group_id: str, topics: list[PartitionsOfTopic]) -> _OffsetsByTopic:
+        flat = [(topic.name, index) for topic in topics for index in topic.partitions]
         found = iter(await self._offsets.fetch(group_id, flat))
-        return [(topic.name, [(index, next(found)) for index in topic.partition_indexes]) for topic in topics]
+        return [(topic.name, [(index, next(found)) for index in topic.partitions]) for topic in topics]
 
     async def delete(self, request: m.OffsetDeleteRequest, context: RequestContext) -> m.OffsetDeleteResponse:
         """OffsetDelete: forget offsets that no member of the group reads on from."""
@@ -209,12 +208,10 @@ class GroupOffsetsHandler:
         return m.OffsetDeleteResponse(
             error_code=code.NONE,
             topics=[
-                m.CommittedTopic(
+                TopicCodes(
                     name=topic.name,
                     partitions=[
-                        m.CommittedPartition(
-                            partition_index=each.partition_index, error_code=refusals[topic.name]
-                        )
+                        PartitionCode(partition_index=each.partition_index, error_code=refusals[topic.name])
                         for each in topic.partitions
                     ],
                 )
@@ -251,11 +248,9 @@ def _offset_problem(topic: TopicMeta | None, each: AnyCommitPartition) -> int:
     return code.NONE
 
 
-def fetched_alike(topic: m.FetchOffsetsTopic, error: int) -> m.FetchedOffsetsTopic:
+def fetched_alike(topic: PartitionsOfTopic, error: int) -> m.FetchedOffsetsTopic:
     """The same error for all partitions of a topic."""
-    partitions = [
-        m.FetchedOffset(partition_index=index, error_code=error) for index in topic.partition_indexes
-    ]
+    partitions = [m.FetchedOffset(partition_index=index, error_code=error) for index in topic.partitions]
     return m.FetchedOffsetsTopic(name=topic.name, partitions=partitions)
 
 

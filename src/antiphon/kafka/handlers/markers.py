@@ -18,6 +18,7 @@ from antiphon.kafka.api import RequestContext
 from antiphon.kafka.handlers.refusals import RefusedError
 from antiphon.kafka.handlers.rights import check
 from antiphon.kafka.messages import transactions as m
+from antiphon.kafka.messages.shared import PartitionCode, TopicCodes
 from antiphon.kafka.metadata_cache import MetadataCache
 from antiphon.model.access import Operation, Resource
 from antiphon.model.transactions import (
@@ -46,7 +47,7 @@ class MarkersHandler:
         """Answered when the abort is decided; a partition where the producer has nothing open is done already."""
         if not context.rights.sees(Operation.CLUSTER_ACTION, Resource.CLUSTER):
             check(context.rights, Operation.ALTER, Resource.CLUSTER)
-        parts = sum(len(topic.partition_indexes) for one in request.markers for topic in one.topics)
+        parts = sum(len(topic.partitions) for one in request.markers for topic in one.topics)
         if parts > PARTS_MAX:
             raise RefusedError(code.POLICY_VIOLATION)
         markers = [await self._marker(one) async for one in context.turn_budget.each(request.markers)]
@@ -57,14 +58,14 @@ class MarkersHandler:
         return m.WrittenTxnMarker(
             producer_id=marker.producer_id,
             topics=[
-                m.TxnTopicResult(
+                TopicCodes(
                     name=topic.name,
-                    results_by_partition=[
-                        m.TxnPartitionResult(
+                    partitions=[
+                        PartitionCode(
                             partition_index=index,
                             error_code=await self._end(marker, topic.name, index, ended),
                         )
-                        for index in topic.partition_indexes
+                        for index in topic.partitions
                     ],
                 )
                 for topic in marker.topics

@@ -15,6 +15,7 @@ from antiphon.kafka.api import RequestContext
 from antiphon.kafka.handlers.refusals import RefusedError, timeout_s, told
 from antiphon.kafka.handlers.rights import check
 from antiphon.kafka.messages import reassignments as m
+from antiphon.kafka.messages.shared import PartitionOutcome
 from antiphon.kafka.metadata_cache import MetadataCache
 from antiphon.model.access import Operation, Resource
 from antiphon.model.metadata import ShardMeta
@@ -44,11 +45,11 @@ class ReassignmentHandler:
         answer.responses = [
             m.ReassignedTopicOutcome(
                 name=topic.name,
-                partitions=[m.ReassignedOutcome(partition_index=p.partition_index) for p in topic.partitions],
+                partitions=[PartitionOutcome(partition_index=p.partition_index) for p in topic.partitions],
             )
             for topic in request.topics
         ]
-        work: Iterator[tuple[m.ReassignedOutcome, str, m.ReassignedPartition]] = (
+        work: Iterator[tuple[PartitionOutcome, str, m.ReassignedPartition]] = (
             (done, topic.name, wanted)
             for topic, answered in zip(request.topics, answer.responses, strict=True)
             for wanted, done in zip(topic.partitions, answered.partitions, strict=True)
@@ -59,7 +60,7 @@ class ReassignmentHandler:
 
     async def _move(
         self,
-        done: m.ReassignedOutcome,
+        done: PartitionOutcome,
         name: str,
         wanted: m.ReassignedPartition,
         may_change: bool,
@@ -95,7 +96,7 @@ class ReassignmentHandler:
         check(context.rights, Operation.DESCRIBE, Resource.CLUSTER)
         wanted = None
         if request.topics is not None:
-            wanted = {(topic.name, index) for topic in request.topics for index in topic.partition_indexes}
+            wanted = {(topic.name, index) for topic in request.topics for index in topic.partitions}
         topics = []
         for count, topic in enumerate(self._gateway.metadata.topics, 1):
             if not count % TOGETHER:

@@ -14,6 +14,7 @@ from antiphon.kafka.groups.coordinator import GroupCoordinator
 from antiphon.kafka.handlers.refusals import RefusedError, coordinator_errors, telling, told
 from antiphon.kafka.handlers.rights import check, check_topic, may
 from antiphon.kafka.messages import share_groups as m
+from antiphon.kafka.messages.shared import PartitionOutcome
 from antiphon.model.access import Operation, Resource
 from antiphon.model.cluster import AskShareStates, PutShareState
 from antiphon.model.internal import is_internal
@@ -93,7 +94,7 @@ class ShareOffsetsHandler:
         self, asked: m.ShareOffsetsGroupAsked, rows: dict[tuple[bytes, int], ShareRow], rights: Rights
     ) -> Wanted:
         if asked.topics is not None:
-            return [(topic.topic_name, list(topic.partitions)) for topic in asked.topics]
+            return [(topic.name, list(topic.partitions)) for topic in asked.topics]
         found: dict[str, list[int]] = {}
         for topic_id, partition in sorted(rows):
             try:
@@ -151,7 +152,7 @@ class ShareOffsetsHandler:
     ) -> m.AlteredShareOffsetsTopic:
         answer = m.AlteredShareOffsetsTopic(topic_name=asked.topic_name)
         for each in asked.partitions:
-            done = m.AlteredShareOffset(partition_index=each.partition_index)
+            done = PartitionOutcome(partition_index=each.partition_index)
             answer.partitions.append(done)
             with telling(done):
                 topic = self._topic(rights, Operation.READ, asked.topic_name)

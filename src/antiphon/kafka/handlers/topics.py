@@ -294,7 +294,7 @@ class TopicHandler:
         log_dir = m.LogDir(log_dir=f"node-{self._gateway.node_id}", topics=[])
         wanted = None
         if request.topics is not None:
-            wanted = {(topic.topic, index) for topic in request.topics for index in topic.partitions}
+            wanted = {(topic.name, index) for topic in request.topics for index in topic.partitions}
         try:
             log_dir.topics = self._topics_on_disk(wanted)
         except NotReadyError as error:

@@ -16,6 +16,7 @@ from antiphon.kafka.handlers.rights import check, may, sees
 from antiphon.kafka.matching import matching
 from antiphon.kafka.messages import cluster as cm
 from antiphon.kafka.messages import transactions as m
+from antiphon.kafka.messages.shared import PartitionCode, PartitionsOfTopic, TopicCodes
 from antiphon.kafka.metadata_cache import MetadataCache
 from antiphon.kafka.transaction_codes import code_of_refusal
 from antiphon.model.access import Operation, Resource
@@ -30,7 +31,7 @@ FIRST_OF_BROKERS: Final = 4  # AddPartitionsToTxn from which only a broker asks,
 FIRST_ABORTABLE: Final = 5
 FIRST_RAISING: Final = 5  # EndTxn from which the producer gets a new epoch
 
-_Asked = list[m.TxnTopic]
+_Asked = list[PartitionsOfTopic]
 
 
 def is_transactional_id(name: str) -> bool:
@@ -125,9 +126,7 @@ class TransactionHandler:
         ]
         return m.AddPartitionsToTxnResponse(results_by_transaction=results)
 
-    async def _join(
-        self, one: m.TxnToJoin, context: RequestContext, *, checked: bool
-    ) -> list[m.TxnTopicResult]:
+    async def _join(self, one: m.TxnToJoin, context: RequestContext, *, checked: bool) -> list[TopicCodes]:
         """All of the partitions take part, or none does. `checked`: the client's own rights count."""
         name, producer = one.transactional_id, Producer(one.producer_id, one.producer_epoch)
         if not is_transactional_id(name):
@@ -137,10 +136,10 @@ class TransactionHandler:
         shards, problems = self._shards(one.topics, context.rights if checked else None)
         if problems:
             return [
-                m.TxnTopicResult(
+                TopicCodes(
                     name=topic.name,
-                    results_by_partition=[
-                        m.TxnPartitionResult(
+                    partitions=[
+                        PartitionCode(
                             partition_index=index,
                             error_code=problems.get((topic.name, index), code.OPERATION_NOT_ATTEMPTED),
                         )
@@ -270,7 +269,7 @@ class TransactionHandler:
             raise RefusedError(code.TRANSACTIONAL_ID_NOT_FOUND)
         return row
 
-    def _topics(self, row: Row, rights: Rights) -> list[m.DescribedTxnTopic]:
+    def _topics(self, row: Row, rights: Rights) -> list[PartitionsOfTopic]:
         """The partitions that take part, of topics that are there and may be seen."""
         by_topic: dict[str, list[int]] = {}
         for shard_id in row.shards:
@@ -281,7 +280,7 @@ class TransactionHandler:
             if sees(self._gateway, rights, topic.name):
                 by_topic.setdefault(topic.name, []).append(shard.index)
         return [
-            m.DescribedTxnTopic(topic=name, partitions=sorted(indexes))
+            PartitionsOfTopic(name=name, partitions=sorted(indexes))
             for name, indexes in sorted(by_topic.items())
         ]
 
@@ -324,14 +323,13 @@ class TransactionHandler:
         )
 
 
-def alike(topics: _Asked, error_code: int) -> list[m.TxnTopicResult]:
+def alike(topics: _Asked, error_code: int) -> list[TopicCodes]:
     """The same outcome for all partitions."""
     return [
-        m.TxnTopicResult(
+        TopicCodes(
             name=topic.name,
-            results_by_partition=[
-                m.TxnPartitionResult(partition_index=index, error_code=error_code)
-                for index in topic.partitions
+            partitions=[
+                PartitionCode(partition_index=index, error_code=error_code) for index in topic.partitions
             ],
         )
         for topic in topics

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from antiphon.kafka import error_codes as code
 from antiphon.kafka.messages import groups as m
+from antiphon.kafka.messages.shared import PartitionsOfTopic
 from antiphon.simulation.cluster.kafka_client import Address, KafkaClient, NoAnswerError
 from antiphon.simulation.cluster.workloads.kafka_history import Commit, Found, Given, History, Round
 from antiphon.simulation.cluster.workloads.kafka_workload import TOPIC, KafkaWorkload
@@ -342,7 +343,7 @@ class Membership:
     async def _fetch_offsets(self, partitions: tuple[int, ...]) -> bool:
         history = self._history
         known = {partition: len(history.acknowledged.get(partition, ())) for partition in partitions}
-        topics = [m.FetchOffsetsTopic(name=TOPIC, partition_indexes=list(partitions))]
+        topics = [PartitionsOfTopic(name=TOPIC, partitions=list(partitions))]
         many = self._versions[OFFSET_FETCH] >= MANY_GROUPS
         request = m.OffsetFetchRequest(
             group_id=self._group,
