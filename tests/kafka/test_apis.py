@@ -206,9 +206,7 @@ TO_COORDINATOR: dict[str, Message] = {
     "DeleteGroups": groups.DeleteGroupsRequest(groups_names=["g"]),
     "OffsetDelete": groups.OffsetDeleteRequest(
         group_id="g",
-        topics=[
-            groups.OffsetDeleteTopic(name="t", partitions=[groups.OffsetDeletePartition(partition_index=0)])
-        ],
+        topics=[PartitionsOfTopic(name="t", partitions=[0])],
     ),
     "InitProducerId": cluster.InitProducerIdRequest(transactional_id="x", transaction_timeout_ms=1000),
     "AddPartitionsToTxn": transactions.AddPartitionsToTxnRequest(

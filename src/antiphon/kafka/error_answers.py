@@ -14,7 +14,7 @@ import msgspec
 from antiphon.kafka.api import Api
 from antiphon.kafka.handlers.group_offsets import fetched_alike
 from antiphon.kafka.handlers.metadata import served_versions
-from antiphon.kafka.handlers.transactions import alike
+from antiphon.kafka.handlers.refusals import alike
 from antiphon.kafka.messages import admin, cluster, groups, security, transactions
 from antiphon.kafka.schema import Message
 

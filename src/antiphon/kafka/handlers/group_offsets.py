@@ -12,7 +12,7 @@ from antiphon.kafka.api import RequestContext
 from antiphon.kafka.groups.coordinator import GroupCoordinator
 from antiphon.kafka.groups.refusals import code_of_refused
 from antiphon.kafka.groups.subscription import CONSUMER, subscribed_topics
-from antiphon.kafka.handlers.refusals import RefusedError, coordinator_errors
+from antiphon.kafka.handlers.refusals import RefusedError, alike, coordinator_errors
 from antiphon.kafka.handlers.rights import check, may, sees
 from antiphon.kafka.messages import groups as m
 from antiphon.kafka.messages.shared import PartitionCode, PartitionsOfTopic, TopicCodes
@@ -198,26 +198,16 @@ class GroupOffsetsHandler:
             refusals = {
                 topic.name: self._delete_refusal(topic.name, read, rights) for topic in request.topics
             }
-            flat = [
-                (topic.name, each.partition_index)
+            outcomes = {
+                (topic.name, index): refusals[topic.name]
                 for topic in request.topics
-                if not refusals[topic.name]
-                for each in topic.partitions
-            ]
-            await self._offsets.delete_some(request.group_id, flat)
-        return m.OffsetDeleteResponse(
-            error_code=code.NONE,
-            topics=[
-                TopicCodes(
-                    name=topic.name,
-                    partitions=[
-                        PartitionCode(partition_index=each.partition_index, error_code=refusals[topic.name])
-                        for each in topic.partitions
-                    ],
-                )
-                for topic in request.topics
-            ],
-        )
+                for index in topic.partitions
+            }
+            await self._offsets.delete_some(
+                request.group_id, [place for place, error in outcomes.items() if not error]
+            )
+        topics = alike(request.topics, code.NONE, outcomes)
+        return m.OffsetDeleteResponse(error_code=code.NONE, topics=topics)
 
     async def _read_by(self, group_id: str) -> frozenset[str] | None:
         """The topics that members of the group read; None where nobody knows. Raises RefusedError."""

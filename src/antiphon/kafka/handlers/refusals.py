@@ -1,17 +1,19 @@
 """What the handlers of administration share: what they refuse by themselves, how that is answered, and how long they try."""
 
-from collections.abc import Awaitable, Iterator
+from collections.abc import Awaitable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Final, Protocol, TypeVar
 
 from antiphon.coordination.topic_settings import TOPIC_SETTINGS
 from antiphon.errors import AntiphonError, InvalidRequestError
 from antiphon.kafka import error_codes as code
+from antiphon.kafka.messages.shared import PartitionCode, PartitionsOfTopic, TopicCodes
 from antiphon.model.internal import is_internal
 from antiphon.model.metadata import TopicMeta
 
 TIMEOUT_S_MAX: Final = 120.0
 TIMEOUT_S_MIN: Final = 1.0
+_NO_OTHERS: Final[Mapping[tuple[str, int], int]] = {}
 
 
 class RefusedError(Exception):
@@ -24,6 +26,22 @@ class RefusedError(Exception):
         super().__init__(reason)
         self.error_code = error_code
         self.reason = reason
+
+
+def alike(
+    topics: Iterable[PartitionsOfTopic], error_code: int, others: Mapping[tuple[str, int], int] = _NO_OTHERS
+) -> list[TopicCodes]:
+    """The same outcome for all partitions, but for `others`."""
+    return [
+        TopicCodes(
+            name=topic.name,
+            partitions=[
+                PartitionCode(partition_index=index, error_code=others.get((topic.name, index), error_code))
+                for index in topic.partitions
+            ],
+        )
+        for topic in topics
+    ]
 
 
 async def outcome(work: Awaitable[None]) -> tuple[int, str | None]:

@@ -11,12 +11,12 @@ from antiphon.gateway.interface import Gateway
 from antiphon.kafka import error_codes as code
 from antiphon.kafka.api import RequestContext
 from antiphon.kafka.groups.coordinator import GroupCoordinator
-from antiphon.kafka.handlers.refusals import RefusedError, coordinator_errors
+from antiphon.kafka.handlers.refusals import RefusedError, alike, coordinator_errors
 from antiphon.kafka.handlers.rights import check, may, sees
 from antiphon.kafka.matching import matching
 from antiphon.kafka.messages import cluster as cm
 from antiphon.kafka.messages import transactions as m
-from antiphon.kafka.messages.shared import PartitionCode, PartitionsOfTopic, TopicCodes
+from antiphon.kafka.messages.shared import PartitionsOfTopic, TopicCodes
 from antiphon.kafka.metadata_cache import MetadataCache
 from antiphon.kafka.transaction_codes import code_of_refusal
 from antiphon.model.access import Operation, Resource
@@ -30,8 +30,6 @@ STEPS_KNOW_FENCED: Final = 2
 FIRST_OF_BROKERS: Final = 4  # AddPartitionsToTxn from which only a broker asks, for many clients
 FIRST_ABORTABLE: Final = 5
 FIRST_RAISING: Final = 5  # EndTxn from which the producer gets a new epoch
-
-_Asked = list[PartitionsOfTopic]
 
 
 def is_transactional_id(name: str) -> bool:
@@ -135,19 +133,7 @@ class TransactionHandler:
             return alike(one.topics, code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
         shards, problems = self._shards(one.topics, context.rights if checked else None)
         if problems:
-            return [
-                TopicCodes(
-                    name=topic.name,
-                    partitions=[
-                        PartitionCode(
-                            partition_index=index,
-                            error_code=problems.get((topic.name, index), code.OPERATION_NOT_ATTEMPTED),
-                        )
-                        for index in topic.partitions
-                    ],
-                )
-                for topic in one.topics
-            ]
+            return alike(one.topics, code.OPERATION_NOT_ATTEMPTED, problems)
         try:
             if one.verify_only:
                 refused = await self._verify(name, producer, shards)
@@ -166,7 +152,9 @@ class TransactionHandler:
                 return refused
         return None
 
-    def _shards(self, topics: _Asked, rights: Rights | None) -> tuple[list[int], dict[tuple[str, int], int]]:
+    def _shards(
+        self, topics: list[PartitionsOfTopic], rights: Rights | None
+    ) -> tuple[list[int], dict[tuple[str, int], int]]:
         """The shards of partitions; and what is wrong with which of them."""
         shards: list[int] = []
         problems: dict[tuple[str, int], int] = {}
@@ -321,16 +309,3 @@ class TransactionHandler:
                 for name in names
             ],
         )
-
-
-def alike(topics: _Asked, error_code: int) -> list[TopicCodes]:
-    """The same outcome for all partitions."""
-    return [
-        TopicCodes(
-            name=topic.name,
-            partitions=[
-                PartitionCode(partition_index=index, error_code=error_code) for index in topic.partitions
-            ],
-        )
-        for topic in topics
-    ]

@@ -293,24 +293,14 @@ class DeleteGroupsResponse(Response, kw_only=True):
     results: list[DeletedGroup]
 
 
-class OffsetDeletePartition(Message, kw_only=True):
-    """One partition."""
-
-    partition_index: I32
-
-
-class OffsetDeleteTopic(Message, kw_only=True):
-    """Partitions of one topic."""
-
-    name: str
-    partitions: list[OffsetDeletePartition]
-
-
 class OffsetDeleteRequest(Message, kw_only=True):
-    """Forget a group's offsets of some partitions."""
+    """Forget a group's offsets of some partitions.
+
+    In Kafka's schema each is a structure of one number, which without tags, as in all versions, has that number's bytes.
+    """
 
     group_id: str
-    topics: list[OffsetDeleteTopic]
+    topics: list[PartitionsOfTopic]
 
 
 class OffsetDeleteResponse(Message, kw_only=True):
