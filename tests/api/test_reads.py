@@ -11,6 +11,7 @@ from jsonschema import Draft202012Validator
 
 from antiphon.client.aio import AsyncClient
 from antiphon.http.api import document, routes
+from antiphon.http.api.asked import Listed
 from antiphon.http.api.call import data, page
 from antiphon.http.board import Board
 from antiphon.model.client_metrics import AlterSubscription
@@ -253,7 +254,8 @@ async def test_the_api_needs_no_library_that_may_be_missing(monkeypatch: pytest.
 
 
 def test_pieces_of_lists_and_of_bytes() -> None:
-    assert page([1, 2, 3], 1, 1, str).next == 2
-    assert (page([1, 2, 3], 1, 2, str).next, page([1], 7, 2, str).items) == (None, [])
+    assert page([1, 2, 3], Listed(start=1, limit=1), str).next == 2
+    assert page([1, 2, 3], Listed(start=1, limit=2), str).next is None
+    assert page([1], Listed(start=7, limit=2), str).items == []
     assert data("über".encode(), 1).text == "", "a letter that the cut goes through is left out"
     assert data(b"\xff\xfe", 9).base64 == b"\xff\xfe"

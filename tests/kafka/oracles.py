@@ -115,7 +115,7 @@ def _random_scalar(hint: Any, kafka_type: str, rng: random.Random) -> Any:
 def leaves(value: Any) -> Iterator[Any]:
     """Scalar values in wire order; an array is opened by its length, an all-zero uuid is None."""
     if isinstance(value, msgspec.Struct):
-        for name in value.__struct_fields__ and type(value).__annotations__:
+        for name in value.__struct_fields__:
             yield from leaves(getattr(value, name))
     elif dataclasses.is_dataclass(value):
         for field in dataclasses.fields(value):

@@ -23,6 +23,7 @@ from antiphon.kafka.messages import (
     share_groups,
     transactions,
 )
+from antiphon.kafka.messages.shared import PartitionsOfTopic
 from antiphon.kafka.schema import Message
 from antiphon.model.access import CLUSTER_NAME, Acl, Operation, Pattern, Permission, Resource
 from antiphon.model.metadata import Kind
@@ -92,7 +93,7 @@ OTHERS: dict[str, Message] = {
     ),
     "DescribeLogDirs": admin.DescribeLogDirsRequest(topics=None),
     "ElectLeaders": admin.ElectLeadersRequest(
-        topic_partitions=[admin.ElectionTopic(topic="t", partitions=[0])], timeout_ms=1000
+        topic_partitions=[PartitionsOfTopic(name="t", partitions=[0])], timeout_ms=1000
     ),
     "AlterPartitionReassignments": reassignments.AlterPartitionReassignmentsRequest(
         timeout_ms=1000,

@@ -23,6 +23,7 @@ from antiphon.kafka.messages import (
     transactions,
 )
 from antiphon.kafka.messages.cluster import ApiVersionsRequest
+from antiphon.kafka.messages.shared import PartitionsOfTopic
 from antiphon.kafka.schema import Message
 from antiphon.model.client_metrics import AlterSubscription
 from antiphon.model.metadata import ClusterMeta, Kind, NodeMeta
@@ -144,7 +145,7 @@ TO_LEADER: dict[str, Message] = {
         ]
     ),
     "DescribeProducers": transactions.DescribeProducersRequest(
-        topics=[transactions.ProducersOfTopic(name="t", partition_indexes=[0])]
+        topics=[PartitionsOfTopic(name="t", partitions=[0])]
     ),
     "WriteTxnMarkers": transactions.WriteTxnMarkersRequest(
         markers=[
@@ -152,7 +153,7 @@ TO_LEADER: dict[str, Message] = {
                 producer_id=1,
                 producer_epoch=0,
                 committed=False,
-                topics=[transactions.TxnMarkerTopic(name="t", partition_indexes=[0])],
+                topics=[PartitionsOfTopic(name="t", partitions=[0])],
                 coordinator_epoch=0,
             )
         ]
@@ -205,9 +206,7 @@ TO_COORDINATOR: dict[str, Message] = {
     "DeleteGroups": groups.DeleteGroupsRequest(groups_names=["g"]),
     "OffsetDelete": groups.OffsetDeleteRequest(
         group_id="g",
-        topics=[
-            groups.OffsetDeleteTopic(name="t", partitions=[groups.OffsetDeletePartition(partition_index=0)])
-        ],
+        topics=[PartitionsOfTopic(name="t", partitions=[0])],
     ),
     "InitProducerId": cluster.InitProducerIdRequest(transactional_id="x", transaction_timeout_ms=1000),
     "AddPartitionsToTxn": transactions.AddPartitionsToTxnRequest(
@@ -216,7 +215,7 @@ TO_COORDINATOR: dict[str, Message] = {
                 transactional_id="x",
                 producer_id=1,
                 producer_epoch=0,
-                topics=[transactions.TxnTopic(name="t", partitions=[0])],
+                topics=[PartitionsOfTopic(name="t", partitions=[0])],
             )
         ]
     ),

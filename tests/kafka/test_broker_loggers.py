@@ -84,7 +84,7 @@ async def test_what_is_no_logger_or_level_is_refused(broker: str, changes: list[
 async def test_alter_configs_replaces_no_logger() -> None:
     async with listening(1) as (served, connect):
         client = await connect()
-        setting = m.ReplacedSetting(name="root", value="DEBUG")
+        setting = m.TopicSetting(name="root", value="DEBUG")
         resource = m.ReplacedResource(resource_type=LOGGER, resource_name="0", configs=[setting])
         request = m.AlterConfigsRequest(resources=[resource], validate_only=False)
         answer: Any = await client.ask(request, 33, 2)

@@ -41,7 +41,7 @@ async def alter(
 
 
 async def replace(client: RawClient, name: str, version: int = 2, **configs: str | None) -> int:
-    settings = [m.ReplacedSetting(name=one.replace("_", "."), value=to) for one, to in configs.items()]
+    settings = [m.TopicSetting(name=one.replace("_", "."), value=to) for one, to in configs.items()]
     resource = m.ReplacedResource(resource_type=BROKER, resource_name=name, configs=settings)
     answer = await client.ask(m.AlterConfigsRequest(resources=[resource], validate_only=False), 33, version)
     error: int = answer.responses[0].error_code

@@ -124,7 +124,7 @@ async def test_lists_are_appended_to_and_subtracted_from() -> None:
         replaced = m.ReplacedResource(
             resource_type=CLIENT_METRICS,
             resource_name="s",
-            configs=[m.ReplacedSetting(name="interval.ms", value="100")],
+            configs=[m.TopicSetting(name="interval.ms", value="100")],
         )
         answer = await client.ask(m.AlterConfigsRequest(resources=[replaced], validate_only=False), 33, 2)
         assert answer.responses[0].error_code == code.NONE

@@ -11,6 +11,7 @@ import msgspec
 from antiphon.kafka import error_codes as code
 from antiphon.kafka.messages import admin, groups
 from antiphon.kafka.messages import consumer_groups as m
+from antiphon.kafka.messages.shared import PartitionsOfTopic
 from antiphon.model.metadata import Kind
 from antiphon.node.config import ConsumerGroups
 from tests.kafka.kafka_nodes import KafkaNodes
@@ -274,11 +275,7 @@ async def test_what_tools_are_told_and_may_do() -> None:
         await one.commit(0, 5)
         offsets = groups.OffsetDeleteRequest(
             group_id="g",
-            topics=[
-                groups.OffsetDeleteTopic(
-                    name="t", partitions=[groups.OffsetDeletePartition(partition_index=0)]
-                )
-            ],
+            topics=[PartitionsOfTopic(name="t", partitions=[0])],
         )
         deleted = await ask(client, offsets)
         assert deleted.topics[0].partitions[0].error_code == code.GROUP_SUBSCRIBED_TO_TOPIC

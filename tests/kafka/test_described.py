@@ -168,7 +168,7 @@ async def test_alter_configs_sets_what_is_not_named_back(version: int) -> None:
 
         async def replace(validate_only: bool = False, kind: int = 2, **configs: str | None) -> int:
             settings = [
-                admin.ReplacedSetting(name=name.replace("_", "."), value=value)
+                admin.TopicSetting(name=name.replace("_", "."), value=value)
                 for name, value in configs.items()
             ]
             resource = admin.ReplacedResource(resource_type=kind, resource_name="t", configs=settings)

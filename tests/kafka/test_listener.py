@@ -24,6 +24,7 @@ from antiphon.kafka.apis import APIS
 from antiphon.kafka.framing import FRAME_BYTES_MAX
 from antiphon.kafka.listener import KafkaListener
 from antiphon.kafka.messages import admin, cluster, groups, offsets
+from antiphon.kafka.messages.shared import PartitionsOfTopic
 from antiphon.kafka.schema import decode, encode
 from antiphon.model.metadata import Kind
 from antiphon.model.requests import Put, TableWrite
@@ -244,7 +245,7 @@ async def test_ends_of_epochs(asked: int, current: int, expected: tuple[int, int
 @in_virtual_time
 async def test_each_node_tells_what_its_replicas_take_on_its_disk() -> None:
     def wanted(*partitions: tuple[str, int]) -> admin.DescribeLogDirsRequest:
-        topics = [admin.LogDirsTopic(topic=name, partitions=[index]) for name, index in partitions]
+        topics = [PartitionsOfTopic(name=name, partitions=[index]) for name, index in partitions]
         return admin.DescribeLogDirsRequest(topics=topics or None)
 
     async with listening(2) as (served, connect):
@@ -293,14 +294,14 @@ async def test_partitions_are_given_back_to_their_preferred_leaders() -> None:
         client = await connect()
 
         async def elect(partitions: list[int] | None, version: int = 2, kind: int = 0) -> Any:
-            topics = [admin.ElectionTopic(topic="t", partitions=partitions or [])]
+            topics = [PartitionsOfTopic(name="t", partitions=partitions or [])]
             request = admin.ElectLeadersRequest(
                 election_type=kind, topic_partitions=topics if partitions else None, timeout_ms=5000
             )
             answer = await client.ask(request, 43, version)
             assert answer.error_code == code.NONE
             return {
-                (topic.topic, one.partition_id): one.error_code
+                (topic.name, one.partition_id): one.error_code
                 for topic in answer.replica_election_results
                 for one in topic.partition_result
             }
@@ -337,7 +338,7 @@ async def test_a_preferred_leader_that_is_gone_is_not_elected() -> None:
         node = served.nodes.nodes[asked]
         await eventually(lambda: node.gateway.topic("t").shards[0].leader not in {gone, -1})
         for kind, error in ((0, code.PREFERRED_LEADER_NOT_AVAILABLE), (1, code.ELECTION_NOT_NEEDED)):
-            wanted = [admin.ElectionTopic(topic="t", partitions=[0])]
+            wanted = [PartitionsOfTopic(name="t", partitions=[0])]
             request = admin.ElectLeadersRequest(election_type=kind, topic_partitions=wanted, timeout_ms=5000)
             answer = await client.ask(request, 43, 2)
             (one,) = answer.replica_election_results[0].partition_result
@@ -522,7 +523,7 @@ async def test_rows_that_are_no_offsets_are_passed_over() -> None:
         everything = await client.ask(groups.OffsetFetchRequest(group_id="g", topics=None), 9, 5)
         found = {part.partition_index: part.committed_offset for part in everything.topics[0].partitions}
         assert found == {0: 7}
-        asked = groups.FetchOffsetsTopic(name="t", partition_indexes=list(range(6)))
+        asked = PartitionsOfTopic(name="t", partitions=list(range(6)))
         some = await client.ask(groups.OffsetFetchRequest(group_id="g", topics=[asked]), 9, 5)
         assert [part.committed_offset for part in some.topics[0].partitions] == [7, *[-1] * 5]
         described = await client.ask(groups.DescribeGroupsRequest(groups=["g"]), 15, 5)

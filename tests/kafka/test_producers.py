@@ -12,6 +12,7 @@ from antiphon.kafka.bodies import encoded
 from antiphon.kafka.framing import RequestHeader
 from antiphon.kafka.handlers import producers
 from antiphon.kafka.messages import transactions as m
+from antiphon.kafka.messages.shared import PartitionsOfTopic
 from antiphon.kafka.schema import decode, encode
 from antiphon.log.producer_state import ProducerState
 from antiphon.log.transactions import LastMarker
@@ -28,7 +29,7 @@ DESCRIBE_PRODUCERS = 61
 
 async def described(client: RawClient, *wanted: tuple[str, list[int]]) -> list[Any]:
     """What is said of each partition."""
-    topics = [m.ProducersOfTopic(name=name, partition_indexes=indexes) for name, indexes in wanted]
+    topics = [PartitionsOfTopic(name=name, partitions=indexes) for name, indexes in wanted]
     told = await client.ask(m.DescribeProducersRequest(topics=topics), DESCRIBE_PRODUCERS, 0)
     return [one for topic in told.topics for one in topic.partitions]
 
@@ -125,7 +126,7 @@ async def test_many_producers_are_described_in_pieces_and_bounded(monkeypatch: p
             await asyncio.sleep(0)
 
     other = asyncio.ensure_future(others())
-    topics = [m.ProducersOfTopic(name="t", partition_indexes=[0, 1, 2])]
+    topics = [PartitionsOfTopic(name="t", partitions=[0, 1, 2])]
     context = RequestContext(0, True, "", "")
     body = await producers.ProducersHandler(leader, leader).describe(
         m.DescribeProducersRequest(topics=topics), context

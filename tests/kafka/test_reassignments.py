@@ -5,6 +5,7 @@ from typing import Any
 from antiphon.kafka import error_codes as code
 from antiphon.kafka.messages import admin
 from antiphon.kafka.messages import reassignments as m
+from antiphon.kafka.messages.shared import PartitionsOfTopic
 from antiphon.model.metadata import TopicMeta
 from tests.kafka.kafka_nodes import KafkaNodes
 from tests.kafka.raw import RawClient, batch, fetch, listening, produce
@@ -24,7 +25,7 @@ async def move(
 
 
 async def moves(
-    client: RawClient, wanted: list[m.ReassignmentsTopic] | None = None
+    client: RawClient, wanted: list[PartitionsOfTopic] | None = None
 ) -> dict[tuple[str, int], Any]:
     answer = await client.ask(m.ListPartitionReassignmentsRequest(timeout_ms=1000, topics=wanted), 46, 0)
     assert answer.error_code == code.NONE
@@ -99,7 +100,7 @@ async def test_a_partition_moves_while_it_is_used_and_the_move_is_listed() -> No
         assert list(found) == [("t", 0)]
         assert (found["t", 0].adding_replicas, found["t", 0].removing_replicas) == ([3], [0])
         assert set(found["t", 0].replicas) == {0, 1, 3}
-        assert await moves(client, [m.ReassignmentsTopic(name="t", partition_indexes=[1])]) == {}
+        assert await moves(client, [PartitionsOfTopic(name="t", partitions=[1])]) == {}
         served.nodes.slow_s.clear()
         await eventually(lambda: not topic_of(served).shards[0].goal)
         shard = topic_of(served).shards[0]

@@ -37,11 +37,11 @@ def on_the_wire(message: Message, version: int) -> list[Any]:
     """Our message's leaves without the fields that this version does not carry."""
     plain: list[Any] = []
     tagged: list[Any] = []
-    for name, annotation in type(message).__annotations__.items():
-        when = next((m for m in getattr(annotation, "__metadata__", ()) if hasattr(m, "since")), None)
+    for field in msgspec.structs.fields(message):
+        when = next((m for m in getattr(field.type, "__metadata__", ()) if hasattr(m, "since")), None)
         if when is not None and not when.since <= version <= when.until:
             continue
-        value = getattr(message, name)
+        value = getattr(message, field.name)
         target = tagged if when is not None and when.tag is not None else plain
         if isinstance(value, list) and value and isinstance(value[0], Message):
             target.append(("array", len(value)))

@@ -13,6 +13,7 @@ from antiphon.kafka.api import SHARE_FETCH
 from antiphon.kafka.groups.share_partitions import SharePartitions
 from antiphon.kafka.messages import admin
 from antiphon.kafka.messages import share_groups as m
+from antiphon.kafka.messages.consumer_groups import TopicPartitions
 from antiphon.kafka.schema import decode, encode
 from antiphon.model.metadata import Kind
 from antiphon.node.config import ShareGroups
@@ -112,7 +113,7 @@ class Member:
             "group_id": self.group,
             "member_id": self.name,
             "share_session_epoch": self.session,
-            "topics": self._topics(m.ShareAcknowledgeTopic, m.ShareAcknowledgePartition, acks, []),
+            "topics": self._topics(m.ShareTopicWanted, m.SharePartitionWanted, acks, []),
         }
         answer = await ask(self.client, m.ShareAcknowledgeRequest(**{**said, **changed}), version)
         self.session += not answer.error_code
@@ -265,7 +266,7 @@ async def test_sessions() -> None:
         assert bad.error_code == code.INVALID_REQUEST, "nothing is acknowledged with a first fetch"
         assert await one.take() == [(0, 1, 1)]
         assert (await one.fetch(share_session_epoch=7)).error_code == code.INVALID_SHARE_SESSION_EPOCH
-        topics = [m.ForgottenTopic(topic_id=scene.topic_id, partitions=[0])]
+        topics = [TopicPartitions(topic_id=scene.topic_id, partitions=[0])]
         await scene.append(1)
         assert await one.take(forgotten_topics_data=topics) == []
         answer = await one.acknowledge({0: [(0, 0, [ACCEPT])]}, share_session_epoch=-1)

@@ -5,6 +5,7 @@ from typing import Any
 from antiphon.kafka import error_codes as code
 from antiphon.kafka.messages import groups
 from antiphon.kafka.messages import share_groups as m
+from antiphon.kafka.messages.shared import PartitionsOfTopic
 from antiphon.kafka.schema import Message
 from tests.kafka.raw import ask, batch
 from tests.kafka.test_share_groups import Member, a_group
@@ -22,11 +23,7 @@ async def test_offsets_are_described_altered_and_deleted() -> None:
         client = one.client
 
         async def described(partitions: list[int] | None) -> list[tuple[int, int, int, int]]:
-            topics = (
-                None
-                if partitions is None
-                else [m.ShareOffsetsTopicAsked(topic_name="t", partitions=partitions)]
-            )
+            topics = None if partitions is None else [PartitionsOfTopic(name="t", partitions=partitions)]
             asked = m.ShareOffsetsGroupAsked(group_id="g", topics=topics)
             (group,) = (await ask(client, m.DescribeShareGroupOffsetsRequest(groups=[asked]))).groups
             assert group.error_code == code.NONE

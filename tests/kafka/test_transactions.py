@@ -9,6 +9,7 @@ import pytest
 from antiphon.errors import TimedOutError
 from antiphon.kafka import error_codes as code
 from antiphon.kafka.messages import transactions as m
+from antiphon.kafka.messages.shared import PartitionsOfTopic
 from antiphon.model.metadata import Kind
 from antiphon.model.requests import CreateTopic
 from antiphon.node.config import Transactions
@@ -47,7 +48,7 @@ async def test_a_transaction_is_written_decided_and_marked_once(commit: bool) ->
         assert await tx.write(TOPIC, b"a", b"b") == code.NONE
         assert await tx.write(TOPIC, b"c") == code.NONE
         found = await tx.describe()
-        assert (found.transaction_state, found.topics[0].topic) == ("Ongoing", TOPIC)
+        assert (found.transaction_state, found.topics[0].name) == ("Ongoing", TOPIC)
         assert await tx.end(commit=commit) == code.NONE
         await state_is(tx, "CompleteCommit" if commit else "CompleteAbort")
         assert await tx.end(commit=commit) == code.NONE, "a repeat is answered alike"
@@ -117,7 +118,7 @@ async def test_an_administrator_aborts_by_write_txn_markers_what_is_open_in_a_pa
         assert await tx.write(TOPIC, b"a") == await tx.write(TOPIC, b"b", partition=1) == code.NONE
 
         async def mark(epoch: int, *, commit: bool, topic: str = TOPIC, partition: int = 0) -> int:
-            parts = [m.TxnMarkerTopic(name=topic, partition_indexes=[partition])]
+            parts = [PartitionsOfTopic(name=topic, partitions=[partition])]
             marker = m.TxnMarker(
                 producer_id=tx.producer_id,
                 producer_epoch=epoch,
@@ -127,7 +128,7 @@ async def test_an_administrator_aborts_by_write_txn_markers_what_is_open_in_a_pa
             )
             told = await tx.client.ask(m.WriteTxnMarkersRequest(markers=[marker]), 27, 1)
             assert told.markers[0].producer_id == tx.producer_id
-            return int(told.markers[0].topics[0].results_by_partition[0].error_code)
+            return int(told.markers[0].topics[0].partitions[0].error_code)
 
         assert await mark(tx.epoch, commit=True) == code.INVALID_TXN_STATE
         assert await mark(tx.epoch + 1, commit=False) == code.INVALID_PRODUCER_EPOCH
@@ -138,11 +139,11 @@ async def test_an_administrator_aborts_by_write_txn_markers_what_is_open_in_a_pa
             producer_id=tx.producer_id,
             producer_epoch=tx.epoch,
             committed=False,
-            topics=[m.TxnMarkerTopic(name=TOPIC, partition_indexes=[0, 1])],
+            topics=[PartitionsOfTopic(name=TOPIC, partitions=[0, 1])],
             coordinator_epoch=0,
         )
         told = await tx.client.ask(m.WriteTxnMarkersRequest(markers=[both]), 27, 2)
-        found = [one.error_code for one in told.markers[0].topics[0].results_by_partition]
+        found = [one.error_code for one in told.markers[0].topics[0].partitions]
         assert found == [code.NONE] * 2, "the second one was aborted with the first"
         await state_is(tx, "CompleteAbort")
         assert markers(nodes) == [False, True]
@@ -319,13 +320,13 @@ async def test_many_transactions_are_asked_about_at_once_by_brokers() -> None:
                 producer_id=tx.producer_id,
                 producer_epoch=tx.epoch,
                 verify_only=verify,
-                topics=[m.TxnTopic(name=TOPIC, partitions=[0])],
+                topics=[PartitionsOfTopic(name=TOPIC, partitions=[0])],
             )
             asked = m.AddPartitionsToTxnRequest(transactions=[one])
             told = await client.ask(asked, ADD_PARTITIONS, version)
             assert told.error_code == code.NONE
             (topic,) = told.results_by_transaction[0].topic_results
-            return int(topic.results_by_partition[0].error_code)
+            return int(topic.partitions[0].error_code)
 
         assert await ask(verify=True) == code.INVALID_TXN_STATE
         assert await ask(verify=True, version=5) == code.TRANSACTION_ABORTABLE

@@ -7,6 +7,7 @@ from antiphon.kafka import error_codes as code
 from antiphon.kafka.messages import cluster as cm
 from antiphon.kafka.messages import groups as gm
 from antiphon.kafka.messages import transactions as m
+from antiphon.kafka.messages.shared import PartitionsOfTopic
 from antiphon.kafka.primitives import put_compact_nullable_bytes, put_compact_nullable_string, put_uvarint
 from antiphon.records.batch import TRANSACTIONAL_BIT
 from antiphon.records.builder import seal
@@ -61,7 +62,7 @@ class Transactional:
         return (await self.client.ask(request, FIND, 4)).coordinators[0]
 
     async def add(self, *partitions: tuple[str, int], version: int = 3) -> list[int]:
-        topics = [m.TxnTopic(name=name, partitions=[index]) for name, index in partitions]
+        topics = [PartitionsOfTopic(name=name, partitions=[index]) for name, index in partitions]
         request = m.AddPartitionsToTxnRequest(
             transactional_id=self.name,
             producer_id=self.producer_id,
@@ -69,7 +70,7 @@ class Transactional:
             topics=topics,
         )
         told = await self.client.ask(request, ADD_PARTITIONS, version)
-        return [each.error_code for topic in told.results_by_topic for each in topic.results_by_partition]
+        return [each.error_code for topic in told.results_by_topic for each in topic.partitions]
 
     async def write(
         self, topic: str, *values: bytes, partition: int = 0, named: bool = True, version: int = 10
@@ -140,9 +141,7 @@ class Transactional:
 
 async def offset_of(client: RawClient, group: str, topic: str, *, stable: bool) -> tuple[int, int]:
     """The error code and the offset of a group's first partition."""
-    wanted = gm.FetchOffsetsGroup(
-        group_id=group, topics=[gm.FetchOffsetsTopic(name=topic, partition_indexes=[0])]
-    )
+    wanted = gm.FetchOffsetsGroup(group_id=group, topics=[PartitionsOfTopic(name=topic, partitions=[0])])
     request = gm.OffsetFetchRequest(groups=[wanted], require_stable=stable)
     told = await client.ask(request, OFFSET_FETCH, 8)
     found = told.groups[0].topics[0].partitions[0]

@@ -13,9 +13,9 @@ from antiphon.node import peers
 from antiphon.node.peers import PeerLink
 from antiphon.node.turn import Turn
 from antiphon.replication.multi_messages import ReplicaMessage
-from antiphon.security.listening import Listening
+from antiphon.security.listening import Listening, listen
 from antiphon.transport.connection import Connection
-from antiphon.transport.listening import bound_address, listen
+from antiphon.transport.listening import bound_address
 from antiphon.wire.frames import Frame, decode_request, encode_message
 from tests.coroutines import on_a_loop, run_by
 

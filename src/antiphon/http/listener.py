@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 import structlog
 
-from antiphon.errors import PortInUseError
 from antiphon.gateway.addresses import Addresses
 from antiphon.gateway.budget import Budget, Pool
 from antiphon.gateway.interface import Gateway
@@ -33,7 +32,7 @@ from antiphon.http.topics_page import topics_told
 from antiphon.model.findings import UNHEALTHY
 from antiphon.model.metadata import ShardStatus
 from antiphon.security.authorizer import EVERYTHING, Rights
-from antiphon.security.listening import HANDSHAKES_MAX, Listening, serve
+from antiphon.security.listening import HANDSHAKES_MAX, Listening, listen
 from antiphon.security.session import Session
 from antiphon.security.tls import ServerTls
 
@@ -99,14 +98,9 @@ class HttpListener:
         self, host: str, port: int, sock: socket.socket | None = None, tls: ServerTls | None = None
     ) -> int:
         """Listen on `host:port`, or on a bound socket; with `tls` for HTTPS. Returns the port. Raises PortInUseError."""
-        try:
-            self._server = await serve(
-                lambda: HttpConnection(self), host, port, sock, BACKLOG, tls, self.handshakes_max
-            )
-        except OSError as error:
-            raise PortInUseError(
-                f"{host}:{port} (http listener) cannot be used: {error.strerror or error}", port=port
-            ) from None
+        self._server = await listen(
+            lambda: HttpConnection(self), host, port, sock, "http", tls, self.handshakes_max, BACKLOG
+        )
         bound: int = self._server.sockets[0].getsockname()[1]
         return bound
 

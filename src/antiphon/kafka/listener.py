@@ -8,7 +8,7 @@ from typing import Final
 import structlog
 
 from antiphon import system
-from antiphon.errors import NotReadyError, PortInUseError, ProtocolViolationError
+from antiphon.errors import NotReadyError, ProtocolViolationError
 from antiphon.gateway.addresses import Addresses
 from antiphon.gateway.budget import FLOOR_BYTES, Budget, Pool
 from antiphon.gateway.interface import Gateway
@@ -29,6 +29,7 @@ from antiphon.kafka.archived.reader import ArchiveReader
 from antiphon.kafka.bodies import decoded, encoded
 from antiphon.kafka.composition import handlers_of
 from antiphon.kafka.connection import Answer, Connection
+from antiphon.kafka.error_answers import refused
 from antiphon.kafka.framing import RequestHeader, read_header
 from antiphon.kafka.groups.coordinator import GroupCoordinator
 from antiphon.kafka.groups.hosted import HostedGroups
@@ -37,6 +38,7 @@ from antiphon.kafka.groups.share_partitions import SharePartitions
 from antiphon.kafka.groups.types import GroupConfig
 from antiphon.kafka.handlers.logins import HANGS_UP, bare_login
 from antiphon.kafka.handlers.metadata import served_versions
+from antiphon.kafka.handlers.refusals import RefusedError
 from antiphon.kafka.inbox import Inbox
 from antiphon.kafka.listener_config import KafkaListenerConfig
 from antiphon.kafka.messages.security import SaslAuthenticateResponse
@@ -44,7 +46,7 @@ from antiphon.kafka.one_thread import OneThread
 from antiphon.kafka.primitives import ELEMENTS_MAX, Reader, TooManyElementsError
 from antiphon.kafka.schema import Message
 from antiphon.kafka.topic_config import TopicDefaults
-from antiphon.security.listening import Listening, serve
+from antiphon.security.listening import Listening, listen
 from antiphon.security.tls import ServerTls
 from antiphon.shares import asking
 from antiphon.transactions.service import TransactionService
@@ -160,15 +162,10 @@ class KafkaListener:
     async def start(self, sock: socket.socket | None = None, tls: ServerTls | None = None) -> None:
         """Listen, on an already bound socket where one is given; with `tls` to TLS only. Raises PortInUseError."""
         loop = asyncio.get_running_loop()
-        try:
-            self._server = await serve(
-                self._made, self._host, self._wanted_port, sock, BACKLOG, tls, self._config.handshakes_max
-            )
-        except OSError as error:
-            raise PortInUseError(
-                f"cannot listen on {self._host}:{self._wanted_port} for Kafka clients: {error.strerror}",
-                port=self._wanted_port,
-            ) from error
+        most = self._config.handshakes_max
+        self._server = await listen(
+            self._made, self._host, self._wanted_port, sock, "kafka", tls, most, BACKLOG
+        )
         self.port = self._server.sockets[0].getsockname()[1]
         self._coordinator.start()
         self.expiry.start()
@@ -442,4 +439,7 @@ async def _carried_out(
         connection.client_port,
         connection.software,
     )
-    return await handler(request, context)
+    try:
+        return await handler(request, context)
+    except RefusedError as error:
+        return refused(header.api, request, header.version, error.error_code, error.reason)

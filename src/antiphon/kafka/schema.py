@@ -88,25 +88,19 @@ def codec(cls: type[Message], version: int, flexible: bool) -> Codec:
     """Compile the reader and writer of `cls` in `version`."""
     plain: list[_Field] = []
     tagged: dict[int, _Field] = {}
-    defaults = dict(
-        zip(cls.__struct_fields__[-len(cls.__struct_defaults__) :], cls.__struct_defaults__, strict=True)
-        if cls.__struct_defaults__
-        else ()
-    )
-    absent: list[str] = []
-    for name, annotation in cls.__annotations__.items():
-        field = _field(name, annotation, version, flexible, defaults.get(name, msgspec.NODEFAULT))
-        if field is not None and _names_topics(cls, name):
-            field = field._replace(read=_bounded(name, field.read))
+    for declared in msgspec.structs.fields(cls):
+        field = _field(declared, version, flexible)
         if field is None:
-            absent.append(name)
-        elif field.tag is None:
+            if declared.required:
+                reason = f"{cls.__name__}.{declared.name} is absent in version {version} and has no default"
+                raise InternalError(reason)
+            continue
+        if _names_topics(cls, field.name):
+            field = field._replace(read=_bounded(field.name, field.read))
+        if field.tag is None:
             plain.append(field)
         else:
             tagged[field.tag] = field
-    for name in absent:
-        if defaults.get(name, msgspec.NODEFAULT) is msgspec.NODEFAULT:
-            raise InternalError(f"{cls.__name__}.{name} is absent in version {version} and has no default")
     return Codec(_struct_reader(cls, plain, tagged, flexible), _struct_writer(plain, tagged, flexible))
 
 
@@ -171,7 +165,7 @@ def _struct_writer(plain: list[_Field], tagged: dict[int, _Field], flexible: boo
         if not tags:
             out.append(0)
             return
-        present = [(tag, f) for tag, f in tags if getattr(message, f.name) != _value_of(f.default)]
+        present = [(tag, f) for tag, f in tags if getattr(message, f.name) != f.default]
         p.put_uvarint(out, len(present))
         for tag, field in present:
             body = bytearray()
@@ -183,14 +177,9 @@ def _struct_writer(plain: list[_Field], tagged: dict[int, _Field], flexible: boo
     return write_flexible if flexible else write_plain
 
 
-def _value_of(default: Any) -> Any:
-    factory = getattr(default, "factory", None)
-    return factory() if factory is not None else default
-
-
-def _field(name: str, annotation: Any, version: int, flexible: bool, default: Any) -> _Field | None:
+def _field(declared: msgspec.structs.FieldInfo, version: int, flexible: bool) -> _Field | None:
     """The field in this version, or None where it is absent."""
-    when, kind = V(), None
+    name, annotation, when, kind = declared.name, declared.type, V(), None
     if get_origin(annotation) is Annotated:
         annotation, *extras = get_args(annotation)
         when = next((extra for extra in extras if isinstance(extra, V)), when)
@@ -206,7 +195,8 @@ def _field(name: str, annotation: Any, version: int, flexible: bool, default: An
     read, write = _value_codec(name, annotation, kind, version, flexible, nullable)
     if nullable and when.tag is None and isinstance(annotation, type) and issubclass(annotation, Message):
         read, write = _nullable_struct(read, write)
-    return _Field(name, read, write, when.tag, default)
+    made = declared.default_factory
+    return _Field(name, read, write, when.tag, declared.default if made is msgspec.NODEFAULT else made())
 
 
 _SCALARS: dict[str, tuple[_Read, _Write]] = {

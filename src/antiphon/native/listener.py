@@ -21,8 +21,9 @@ from antiphon.native.exchange import Exchange, NativeLimits
 from antiphon.native.keyed_session import KeyedSession
 from antiphon.native.metadata_answers import MetadataAnswers
 from antiphon.native.session import Greets, NativeSession
+from antiphon.security.listening import listen
 from antiphon.transport.connection import Connection, EndOfTurn
-from antiphon.transport.listening import bound_address, listen
+from antiphon.transport.listening import bound_address
 
 if TYPE_CHECKING:
     from antiphon.errors import AntiphonError

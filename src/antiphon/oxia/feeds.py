@@ -45,8 +45,7 @@ class Feeds:
 
     async def end_of(self, shard_id: int, rights: "Rights") -> int:
         """The offset behind all that is committed."""
-        told: OffsetReply = reply_as(OffsetReply, await self.shards.ask(ListOffset(shard_id, END), rights))
-        return told.high_watermark
+        return reply_as(OffsetReply, await self.shards.ask(ListOffset(shard_id, END), rights)).high_watermark
 
     async def piece(self, shard_id: int, rights: "Rights", wait_ms: int, start: int) -> Piece:
         """What happened from an offset on. Raises OffsetOutOfRangeError where the log begins later."""

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import structlog
 
 from antiphon import system
-from antiphon.errors import PortInUseError
 from antiphon.gateway.addresses import Addresses
 from antiphon.gateway.quotas import FREE, Quotas
 from antiphon.gateway.request_times import RequestTimes
@@ -16,7 +15,7 @@ from antiphon.oxia.allowance import Bounds
 from antiphon.oxia.call import Carrier, Handler
 from antiphon.oxia.calls import OxiaCalls
 from antiphon.oxia.connection import OxiaConnection
-from antiphon.security.listening import HANDSHAKES_MAX, Listening, serve
+from antiphon.security.listening import HANDSHAKES_MAX, Listening, listen
 from antiphon.security.session import OPEN, Session, session_of
 
 if TYPE_CHECKING:
@@ -74,12 +73,8 @@ class OxiaListener:
         self, host: str, port: int, sock: socket.socket | None = None, tls: "ServerTls | None" = None
     ) -> int:
         """Listen on `host:port`, or on a bound socket; with `tls` to TLS only. Returns the port. Raises PortInUseError."""
-        try:
-            self._server = await serve(self._made, host, port, sock, BACKLOG, tls, self.config.handshakes_max)
-        except OSError as error:
-            raise PortInUseError(
-                f"{host}:{port} (oxia listener) cannot be used: {error.strerror or error}", port=port
-            ) from None
+        most = self.config.handshakes_max
+        self._server = await listen(self._made, host, port, sock, "oxia", tls, most, BACKLOG)
         self._look = self._loop.call_later(LOOK_S, self._look_around)
         bound: int = self._server.sockets[0].getsockname()[1]
         return bound

@@ -114,8 +114,7 @@ class Reads:
     async def _rows(
         self, body: TableGet | OrderedFind, rights: "Rights", call: "Call"
     ) -> tuple[Row[Any] | None, ...]:
-        reply: TableRows = reply_as(TableRows, await self._shards.read(body, rights, call))
-        return reply.rows
+        return reply_as(TableRows, await self._shards.read(body, rights, call)).rows
 
     async def _by_index(
         self, place: "Place", one: GetRequest, rights: "Rights", call: "Call"

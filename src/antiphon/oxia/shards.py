@@ -8,7 +8,7 @@ out already (`writes.py`).
 import asyncio
 from collections.abc import Callable, Coroutine
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import structlog
 
@@ -25,7 +25,7 @@ from antiphon.gateway.answers import awaited
 from antiphon.gateway.row_sizes import KEY_BYTES, size_of
 from antiphon.model.attributes import IndexFind, IndexScan
 from antiphon.model.key_order import OrderedFind, OrderedScan
-from antiphon.model.metadata import ABSENT_NODE, ShardMeta, TopicMeta
+from antiphon.model.metadata import ABSENT_NODE
 from antiphon.model.requests import (
     Fetch,
     Fetched,
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from antiphon.oxia.read_room import ReadRoom
     from antiphon.security.authorizer import Rights
 
+ReplyT = TypeVar("ReplyT")
 HOLD_S: Final = 20.0  # that a request waits for a leader
 TRY_S: Final = 10.0  # that one try may take
 ROW_BYTES: Final = 1024 * 1024  # of a row, about: tables take no larger batches unless their settings say so
@@ -64,10 +65,6 @@ class ShardRequests:
         self._loop = asyncio.get_running_loop()
         self._at_once: dict[tuple[int, bool], asyncio.Semaphore] = {}  # reads that another node answers
         self._glances = asyncio.Semaphore(GLANCES_MAX)
-
-    def shard(self, shard_id: int) -> tuple[TopicMeta, ShardMeta]:
-        """A shard of a table. Raises UnknownShardError, NotReadyError."""
-        return self._gateway.shard(shard_id)
 
     def check(self, body: Any, rights: "Rights") -> None:
         """Raise unless a client may ask for this."""
@@ -241,7 +238,7 @@ def expected_bytes(body: Any) -> int:
     return ROW_BYTES
 
 
-def reply_as(kind: type, reply: Any) -> Any:
+def reply_as(kind: type[ReplyT], reply: Any) -> ReplyT:
     """A reply that is what it has to be."""
     if not isinstance(reply, kind):
         raise UnavailableError(f"a node answered with a {type(reply).__name__}")

@@ -87,14 +87,14 @@ class Writes:
     ) -> TableWritten:
         """Have operations carried out once. Raises AntiphonError."""
         async with self._lanes:
-            lane = self._free.pop() if self._free else _Lane(await self._new_producer())
+            lane = self._free.pop() if self._free else await self._new_lane()
             try:
                 return await self._in_lane(lane, place, ops, rights, deadline_s)
             finally:
                 self._free.append(lane)
 
-    async def _new_producer(self) -> int:
-        return await self._gateway.new_producer_id() | TABLE_PRODUCER_BIT
+    async def _new_lane(self) -> _Lane:
+        return _Lane(await self._gateway.new_producer_id() | TABLE_PRODUCER_BIT)
 
     async def _in_lane(
         self,
@@ -115,12 +115,9 @@ class Writes:
                 placed=True,
             )
             try:
-                written: TableWritten = reply_as(
-                    TableWritten, await self._shards.ask(request, rights, deadline_s)
-                )
+                return reply_as(TableWritten, await self._shards.ask(request, rights, deadline_s))
             except OutOfOrderSequenceError:
                 continue  # it was not carried out, and never will be
-            return written
         raise UnavailableError("the shard refused this write's place in the order of writes again and again")
 
 

@@ -11,8 +11,10 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, Final, Protocol
 
+from antiphon.errors import PortInUseError
 from antiphon.security.tls import HANDSHAKE_S, SHUTDOWN_S, ServerTls
 
+BACKLOG: Final = 512  # connections that the system has and nobody has taken
 HANDSHAKES_MAX: Final = 512  # at once, of a listener that is not told otherwise
 SILENT_S: Final = (
     1.0  # a handshake that is as old makes room for others, who wait in the kernel's queue till then
@@ -38,6 +40,26 @@ class Listening(Protocol):
     async def wait_closed(self) -> None:
         """Return when it is closed."""
         ...
+
+
+async def listen(
+    factory: Factory,
+    host: str,
+    port: int,
+    sock: socket.socket | None,
+    name: str,
+    tls: ServerTls | None = None,
+    handshakes_max: int = HANDSHAKES_MAX,
+    backlog: int = BACKLOG,
+) -> Listening:
+    """Listen on a bound socket, or on `host:port`. Raises PortInUseError with the listener's name."""
+    try:
+        return await serve(factory, host, port, sock, backlog, tls, handshakes_max)
+    except OSError as error:
+        raise PortInUseError(
+            f"{host}:{port} ({name} listener) cannot be used: {error.strerror or error}; choose another port in node.toml",
+            port=port,
+        ) from None
 
 
 async def serve(

@@ -1,13 +1,17 @@
 """What a handler is given beside its parameters, and how lists are cut."""
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
+
+import msgspec
 
 from antiphon.gateway.interface import Gateway
-from antiphon.http.api.answers import Data, Page
+from antiphon.http.api.answers import Answer, Data, Page
+from antiphon.http.api.asked import Listed
 from antiphon.http.pages.asking import Asker
 from antiphon.security.authorizer import Rights
 
+A = TypeVar("A", bound=Answer)
 T = TypeVar("T")
 U = TypeVar("U")
 
@@ -22,16 +26,20 @@ class Call(NamedTuple):
     host: str = ""
 
 
-def cut(rows: Sequence[T], start: int, limit: int) -> Sequence[T]:
+def cut(rows: Sequence[T], asked: Listed) -> Sequence[T]:
     """The rows of one piece."""
-    return rows[start : start + limit]
+    return rows[asked.start : asked.start + asked.limit]
 
 
-def page(
-    rows: Sequence[T], start: int, limit: int, tell: Callable[[T], U], *, is_partial: bool = False
-) -> Page[U]:
+def told(kind: type[A], found: object, **besides: Any) -> A:
+    """The answer that says what `found` has under the names of its fields, and what is said besides or instead."""
+    same = {name: getattr(found, name) for name in kind.__struct_fields__ if name not in besides}
+    return msgspec.convert({**same, **besides}, kind)
+
+
+def page(rows: Sequence[T], asked: Listed, tell: Callable[[T], U], *, is_partial: bool = False) -> Page[U]:
     """One piece of a list; only its rows are told."""
-    some = cut(rows, start, limit)
+    some, start = cut(rows, asked), asked.start
     end = start + len(some)
     following = end if some and end < len(rows) else None
     return Page(

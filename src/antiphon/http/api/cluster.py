@@ -1,5 +1,7 @@
 """The cluster, its nodes, what they found, what happened."""
 
+from functools import partial
+
 from antiphon.errors import UnavailableError
 from antiphon.http.api.answers import (
     ClusterInfo,
@@ -12,7 +14,7 @@ from antiphon.http.api.answers import (
     Trouble,
 )
 from antiphon.http.api.asked import Filtered, Listed, ListEvents, Nothing, OneNode
-from antiphon.http.api.call import Call, page
+from antiphon.http.api.call import Call, page, told
 from antiphon.http.api.problems import AskedWronglyError
 from antiphon.http.pages import health
 from antiphon.model.access import Operation, Resource
@@ -45,14 +47,10 @@ async def get_cluster(call: Call, _asked: Nothing) -> ClusterInfo:
         counts={
             name: count for name, count in survey.counts.items() if name not in {"controller", "version"}
         },
-        troubles=[_trouble(one) for one in found[: health.PROBLEMS_SHOWN]],
+        troubles=[told(Trouble, one) for one in found[: health.PROBLEMS_SHOWN]],
         more_troubles=max(0, len(found) - health.PROBLEMS_SHOWN),
-        mended=[_trouble(one) for one in health.mended(statuses)],
+        mended=[told(Trouble, one) for one in health.mended(statuses)],
     )
-
-
-def _trouble(one: health.Problem) -> Trouble:
-    return Trouble(level=one.level, what=one.what, do=one.do, since_ms=one.since_ms)
 
 
 async def list_nodes(call: Call, asked: Listed) -> Page[NodeInfo]:
@@ -62,8 +60,7 @@ async def list_nodes(call: Call, asked: Listed) -> Page[NodeInfo]:
     survey = health.surveyed(call.gateway.metadata)
     return page(
         call.gateway.metadata.nodes,
-        asked.start,
-        asked.limit,
+        asked,
         lambda one: _node(call, one, statuses.get(one.node_id), survey),
     )
 
@@ -95,17 +92,15 @@ async def get_node(call: Call, asked: OneNode) -> NodeInfo:
 
 
 def _node(call: Call, node: NodeMeta, status: StatusReply | None, survey: health.Survey) -> NodeInfo:
-    return NodeInfo(
+    return told(
+        NodeInfo,
+        node,
         node=node.node_id,
         is_alive=node.alive,
         is_draining=node.draining,
         answers=status is not None,
         is_controller=node.node_id == call.gateway.metadata.controller,
         is_voter=node.node_id in _voters(call),
-        native=node.native,
-        kafka=node.kafka,
-        http=node.http,
-        rack=node.rack,
         leads=survey.leads.get(node.node_id, 0),
         holds=survey.holds.get(node.node_id, 0),
         version=None if status is None else status.version,
@@ -118,40 +113,14 @@ def _node(call: Call, node: NodeMeta, status: StatusReply | None, survey: health
 
 def _counters(status: StatusReply | None) -> CountersInfo | None:
     found = None if status is None else status.counters
-    if found is None:
-        return None
-    return CountersInfo(
-        appends=found.appends,
-        append_records=found.append_records,
-        append_bytes=found.append_bytes,
-        fetches=found.fetches,
-        fetch_bytes=found.fetch_bytes,
-        table_ops=found.table_ops,
-        table_reads=found.table_reads,
-        elections=found.elections,
-        cpu_ms=found.cpu_ms,
-        descriptors=found.descriptors,
-        commit_counts=list(found.commit_counts),
-        disk_counts=list(found.disk_counts),
-        latency_bounds_s=list(LATENCY_BOUNDS_S),
-    )
+    return None if found is None else told(CountersInfo, found, latency_bounds_s=LATENCY_BOUNDS_S)
 
 
 def _scrub(status: StatusReply | None) -> ScrubInfo | None:
     found = None if status is None else status.scrub
     if found is None:
         return None
-    return ScrubInfo(
-        shard_id=None if found.shard_id == ABSENT_NODE else found.shard_id,
-        done_bytes=found.done_bytes,
-        total_bytes=found.total_bytes,
-        waiting=found.waiting,
-        completed_ms=found.completed_ms,
-        read_bytes=found.read_bytes,
-        errors=found.errors,
-        bytes_per_s=found.bytes_per_s,
-        interval_s=found.interval_s,
-    )
+    return told(ScrubInfo, found, shard_id=None if found.shard_id == ABSENT_NODE else found.shard_id)
 
 
 async def list_findings(call: Call, asked: Filtered) -> Page[FindingInfo]:
@@ -168,27 +137,14 @@ async def list_findings(call: Call, asked: Filtered) -> Page[FindingInfo]:
 
     def info(what: tuple[int, Finding]) -> FindingInfo:
         node, one = what
-        return FindingInfo(
-            node=node,
-            kind=one.kind,
-            shard=None if one.shard_id < 0 else health.name_of(call.gateway, one.shard_id),
-            level=one.level,
-            what=one.what,
-            do=one.do,
-            since_ms=one.since_ms,
-            mended_ms=one.mended_ms,
-        )
+        shard = None if one.shard_id < 0 else health.name_of(call.gateway, one.shard_id)
+        return told(FindingInfo, one, node=node, shard=shard)
 
-    return page(found, asked.start, asked.limit, info, is_partial=len(statuses) < len(meta.nodes))
+    return page(found, asked, info, is_partial=len(statuses) < len(meta.nodes))
 
 
 async def list_events(call: Call, asked: ListEvents) -> Page[EventInfo]:
     """What happened lately, as this node heard of it: elections, fail-overs, nodes, topics; the newest first."""
     call.rights.require(Operation.DESCRIBE, Resource.CLUSTER)
     found = [one for one in reversed(call.gateway.events) if not asked.kind or one.kind == asked.kind]
-    return page(
-        found,
-        0,
-        asked.limit,
-        lambda one: EventInfo(at_ms=one.at_ms, kind=str(one.kind), subject=one.subject, what=one.what),
-    )
+    return page(found, Listed(limit=asked.limit), partial(told, EventInfo))

@@ -1,5 +1,6 @@
 """Groups, transactional ids, and what Spark's jobs and queries have left in the cluster."""
 
+from functools import partial
 from typing import Final
 
 from antiphon import system
@@ -16,7 +17,7 @@ from antiphon.http.api.answers import (
     TransactionInfo,
 )
 from antiphon.http.api.asked import Filtered, ListTransactionsOf, OneGroup
-from antiphon.http.api.call import Call, page
+from antiphon.http.api.call import Call, page, told
 from antiphon.http.pages import own_rows
 from antiphon.http.pages.health import name_of
 from antiphon.model.access import Operation, Resource
@@ -31,7 +32,7 @@ MEMBERS_TOLD: Final = 200  # of one group
 async def list_groups(call: Call, asked: Filtered) -> Page[GroupInfo]:
     """Consumer groups and share groups that have members or offsets, and that you may describe."""
     seen, more = await own_rows.groups_seen(call.gateway, call.asker, call.rights, asked.q)
-    return page(seen, asked.start, asked.limit, lambda one: GroupInfo(**one._asdict()), is_partial=more)
+    return page(seen, asked, partial(told, GroupInfo), is_partial=more)
 
 
 async def get_group(call: Call, asked: OneGroup) -> GroupDetail:
@@ -46,40 +47,28 @@ async def get_group(call: Call, asked: OneGroup) -> GroupDetail:
         total=found.position_count,
         next=end if found.positions and end < found.position_count else None,
     )
-    return GroupDetail(
+    return told(
+        GroupDetail,
+        found,
         group=asked.group,
-        kind=found.kind,
-        state=found.state,
         members=[_member(one) for one in found.members[:MEMBERS_TOLD]],
-        member_count=found.member_count,
         lag=sum(one.lag or 0 for one in positions.items),
         positions=positions,
     )
 
 
 def _position(one: GroupPosition, *, is_share: bool) -> PositionInfo:
-    return PositionInfo(
-        topic=one.topic,
-        shard=one.shard,
-        offset=one.offset,
+    return told(
+        PositionInfo,
+        one,
         end=one.end if one.end >= 0 else None,
-        lag=one.lag,
         commit_ms=None if is_share else one.changed_ms,
-        note=one.note,
-        done=one.done,
         locked=one.locked if one.locked >= 0 else None,
     )
 
 
 def _member(one: GroupMember) -> GroupMemberInfo:
-    return GroupMemberInfo(
-        member_id=one.member_id,
-        instance_id=one.instance_id or None,
-        client_id=one.client_id,
-        client_host=one.client_host,
-        epoch=one.epoch,
-        assigned={topic: list(shards) for topic, shards in one.assigned},
-    )
+    return told(GroupMemberInfo, one, instance_id=one.instance_id or None, assigned=dict(one.assigned))
 
 
 async def list_transactions(call: Call, asked: ListTransactionsOf) -> Continued[TransactionInfo]:
@@ -102,15 +91,13 @@ async def list_transactions(call: Call, asked: ListTransactionsOf) -> Continued[
 
 
 def _transaction(call: Call, one: TransactionState) -> TransactionInfo:
-    return TransactionInfo(
-        transactional_id=one.transactional_id,
-        state=one.state,
+    return told(
+        TransactionInfo,
+        one,
         producer_id=str(one.producer_id),
-        producer_epoch=one.producer_epoch,
-        timeout_ms=one.timeout_ms,
         began_ms=one.began_ms if one.began_ms >= 0 else None,
         shards=[name_of(call.gateway, shard) for shard in one.shards[:SHARDS_TOLD]],
-        groups=list(one.groups[:SHARDS_TOLD]),
+        groups=one.groups[:SHARDS_TOLD],
     )
 
 
@@ -122,16 +109,8 @@ async def list_jobs(call: Call, asked: Filtered) -> Page[JobInfo]:
     seen = [(name, one) for name, one in found.items() if wanted in name.lower()]
     return page(
         seen,
-        asked.start,
-        asked.limit,
-        lambda one: JobInfo(
-            job=one[0],
-            is_ended=bool(one[1]["end"]),
-            parts=one[1]["parts"],
-            changed_ms=one[1]["changed_ms"],
-            plan=one[1]["plan"],
-            end=one[1]["end"],
-        ),
+        asked,
+        lambda one: JobInfo(job=one[0], is_ended=bool(one[1]["end"]), **one[1]),
         is_partial=more,
     )
 
@@ -141,16 +120,14 @@ async def list_queries(call: Call, asked: Filtered) -> Page[QueryInfo]:
     call.rights.require(Operation.DESCRIBE, Resource.CLUSTER)
     found, more = await own_rows.queries_told(call.gateway, call.asker, asked.q)
     now_ms = system.wall_ms()
-    return page(found, asked.start, asked.limit, lambda one: _query(one, now_ms), is_partial=more)
+    return page(found, asked, lambda one: _query(one, now_ms), is_partial=more)
 
 
 def _query(one: EpochHead, now_ms: int) -> QueryInfo:
-    return QueryInfo(
-        query=one.query,
-        target=one.target,
+    return told(
+        QueryInfo,
+        one,
         epoch=one.number,
-        rows=one.rows,
-        decided_ms=one.decided_ms,
         applied_ms=one.applied_ms or None,
         lag_ms=own_rows.waits_ms(one, now_ms),
     )

@@ -1,8 +1,10 @@
 """Users, access control lists and quotas; never a secret."""
 
+from functools import partial
+
 from antiphon.http.api.answers import AclInfo, Page, QuotaInfo, UserInfo
 from antiphon.http.api.asked import Filtered
-from antiphon.http.api.call import Call, page
+from antiphon.http.api.call import Call, page, told
 from antiphon.model.access import Operation, Resource
 
 
@@ -13,8 +15,7 @@ async def list_users(call: Call, asked: Filtered) -> Page[UserInfo]:
     found = [user for name, user in sorted(call.gateway.access.users.items()) if wanted in name.lower()]
     return page(
         found,
-        asked.start,
-        asked.limit,
+        asked,
         lambda one: UserInfo(name=one.name, mechanisms=[each.mechanism for each in one.credentials]),
     )
 
@@ -28,20 +29,7 @@ async def list_acls(call: Call, asked: Filtered) -> Page[AclInfo]:
         for one in sorted(call.gateway.access.acls.values())
         if wanted in f"{one.principal} {one.resource} {one.name}".lower()
     ]
-    return page(
-        found,
-        asked.start,
-        asked.limit,
-        lambda one: AclInfo(
-            principal=one.principal,
-            permission=one.permission.value,
-            operation=one.operation.value,
-            resource=one.resource.value,
-            name=one.name,
-            pattern=one.pattern.value,
-            host=one.host,
-        ),
-    )
+    return page(found, asked, partial(told, AclInfo))
 
 
 async def list_quotas(call: Call, asked: Filtered) -> Page[QuotaInfo]:
@@ -53,9 +41,4 @@ async def list_quotas(call: Call, asked: Filtered) -> Page[QuotaInfo]:
         for _, one in sorted(call.gateway.access.quotas.items())
         if wanted in " ".join(part or "" for part in one.entity).lower()
     ]
-    return page(
-        found,
-        asked.start,
-        asked.limit,
-        lambda one: QuotaInfo(user=one.user, client_id=one.client_id, ip=one.ip, limits=one.limits),
-    )
+    return page(found, asked, partial(told, QuotaInfo))

@@ -2,7 +2,7 @@
 
 from antiphon.http.api.answers import NodeSettingInfo, Page, SettingValue, SetValue
 from antiphon.http.api.asked import Filtered, ListSettings
-from antiphon.http.api.call import Call, page
+from antiphon.http.api.call import Call, page, told
 from antiphon.http.api.cluster import known_node
 from antiphon.model.access import Operation, Resource
 from antiphon.model.body import reply_as
@@ -19,21 +19,16 @@ async def list_node_settings(call: Call, asked: ListSettings) -> Page[NodeSettin
     """Settings of a node that can be changed while it runs, as the node tells: what it goes by, and from where."""
     call.rights.require(Operation.DESCRIBE_CONFIGS, Resource.CLUSTER)
     known_node(call, asked.node)
-    told = await call.asker.node(asked.node, GetNodeSettings())
-    told = reply_as(NodeSettingsReply, told, "for settings")
-    return page(known_here(told), asked.start, asked.limit, lambda one: _info(*one))
+    found = await call.asker.node(asked.node, GetNodeSettings())
+    reply = reply_as(NodeSettingsReply, found, "for settings")
+    return page(known_here(reply), asked, lambda one: _info(*one))
 
 
 def _info(setting: NodeSetting, values: tuple[tuple[str, str], ...]) -> NodeSettingInfo:
     value, source = values[0]
-    return NodeSettingInfo(
-        name=setting.name,
-        kafka_name=setting.kafka_name,
-        value=value,
-        source=source,
-        values=[SettingValue(value=each, source=place) for each, place in values],
-        allowed=setting.range_text,
-        effect=setting.effect,
+    every = [SettingValue(value=each, source=place) for each, place in values]
+    return told(
+        NodeSettingInfo, setting, value=value, source=source, values=every, allowed=setting.range_text
     )
 
 
@@ -49,7 +44,6 @@ async def list_set_values(call: Call, asked: Filtered) -> Page[SetValue]:
     ]
     return page(
         rows,
-        asked.start,
-        asked.limit,
+        asked,
         lambda one: SetValue(node=None if one[0] == ALL_NODES else one[0], name=one[1], value=one[2]),
     )

@@ -12,7 +12,7 @@ async def list_subscriptions(call: Call, asked: Filtered) -> Page[SubscriptionIn
     call.rights.require(Operation.DESCRIBE_CONFIGS, Resource.CLUSTER)
     wanted = asked.q.lower()
     found = [one for name, one in sorted(call.gateway.subscriptions.items()) if wanted in name.lower()]
-    return page(found, asked.start, asked.limit, info_of)
+    return page(found, asked, info_of)
 
 
 def info_of(one: Subscription) -> SubscriptionInfo:

@@ -7,7 +7,7 @@ from antiphon.errors import AntiphonError, WrongKindError
 from antiphon.http.access import may_see
 from antiphon.http.api.answers import Continued, RowInfo, SessionInfo
 from antiphon.http.api.asked import KEY_HEX_MAX, ListSessionsOf, ReadRows
-from antiphon.http.api.call import Call, data
+from antiphon.http.api.call import Call, data, told
 from antiphon.http.api.logs import TOLD_BYTES_MAX, find_shard
 from antiphon.http.api.past import KEPT_BYTES_MAX, ShardPast, check_has_past, row_of_version, rows_at
 from antiphon.http.api.problems import AskedWronglyError
@@ -37,15 +37,15 @@ async def read_rows(call: Call, asked: ReadRows) -> Continued[RowInfo]:
         found, more = ([] if row is None else [row]), False
     else:
         found, more = await _several(call, asked, topic)
-    told: list[RowInfo] = []
+    kept: list[RowInfo] = []
     size_bytes = 0
     for row in found:
         size_bytes += min(len(row.key), asked.max_bytes) + min(len(row.value), asked.max_bytes)
-        if told and size_bytes > TOLD_BYTES_MAX:
+        if kept and size_bytes > TOLD_BYTES_MAX:
             more = True
             break
-        told.append(_row(row, asked.max_bytes))
-    return Continued(items=told, after=told[-1].after if told and more else None)
+        kept.append(_row(row, asked.max_bytes))
+    return Continued(items=kept, after=kept[-1].after if kept and more else None)
 
 
 def _row(row: Row, max_bytes: int) -> RowInfo:
@@ -138,9 +138,9 @@ async def list_sessions(call: Call, asked: ListSessionsOf) -> Continued[SessionI
     shard_id, _, session_id = asked.after.partition("-")
     first, after = int(shard_id or 0), int(session_id or 0)
     found, silent, place = await sessions_of(call, asked.table, (first, after), asked.limit)
-    told = [_session(*one) for one in found]
+    some = [_session(*one) for one in found]
     following = None if place is None else f"{place[0]}-{place[1]}"
-    return Continued(items=told, after=following, is_partial=bool(silent))
+    return Continued(items=some, after=following, is_partial=bool(silent))
 
 
 Found = tuple[TopicMeta, ShardMeta, SessionState]
@@ -196,12 +196,11 @@ async def _sessions(
 
 
 def _session(topic: TopicMeta, shard: ShardMeta, state: SessionState) -> SessionInfo:
-    return SessionInfo(
+    return told(
+        SessionInfo,
+        state,
         session=str(state.session_id),
         table=topic.name,
         shard=shard.index,
-        timeout_ms=state.timeout_ms,
         keys=None if state.keys < 0 else state.keys,
-        age_ms=state.age_ms,
-        left_ms=state.left_ms,
     )

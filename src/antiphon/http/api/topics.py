@@ -4,8 +4,8 @@ from antiphon.coordination.profiles import PROFILES
 from antiphon.coordination.topic_settings import TOPIC_SETTINGS
 from antiphon.http.access import may_see
 from antiphon.http.api.answers import Page, ReplicaInfo, SettingInfo, ShardInfo, TopicDetail, TopicInfo
-from antiphon.http.api.asked import ListShards, ListTables, ListTopics, OneTopic
-from antiphon.http.api.call import Call, cut, page
+from antiphon.http.api.asked import Listed, ListShards, ListTables, ListTopics, OneTopic
+from antiphon.http.api.call import Call, cut, page, told
 from antiphon.http.pages.asking import leaders_of, sizes_of, topic_for
 from antiphon.model.access import Operation, Resource
 from antiphon.model.internal import is_internal
@@ -36,21 +36,18 @@ async def _listed(call: Call, asked: ListTopics | ListTables, kind: str) -> Page
         and may_see(call.rights, topic)
     ]
     found.sort(key=lambda one: one.name)
-    sizes = await sizes_of(call.asker, call.rights, cut(found, asked.start, asked.limit))
-    return page(found, asked.start, asked.limit, lambda one: _topic(one, sizes.get(one.name)))
+    sizes = await sizes_of(call.asker, call.rights, cut(found, asked))
+    return page(found, asked, lambda one: _topic(one, sizes.get(one.name)))
 
 
 def _topic(topic: TopicMeta, sizes: tuple[int, int] | None) -> TopicInfo:
-    return TopicInfo(
-        name=topic.name,
+    return told(
+        TopicInfo,
+        topic,
         id=topic.topic_id.hex(),
-        kind=topic.kind.value,
         shards=len(topic.shards),
         shards_led=sum(shard.status is ShardStatus.ONLINE for shard in topic.shards),
-        replicas=topic.replicas,
-        profile=topic.profile,
         is_internal=is_internal(topic),
-        config=topic.config,
         records=None if sizes is None else sizes[0],
         size_bytes=None if sizes is None else sizes[1],
     )
@@ -63,7 +60,7 @@ async def get_topic(call: Call, asked: OneTopic) -> TopicDetail:
     return TopicDetail(
         topic=_topic(topic, sizes.get(topic.name)),
         settings=_settings(topic),
-        shards=await _shards(call, [(topic, shard) for shard in topic.shards], asked.start, asked.limit),
+        shards=await _shards(call, [(topic, shard) for shard in topic.shards], asked),
     )
 
 
@@ -73,11 +70,7 @@ def _settings(topic: TopicMeta) -> list[SettingInfo]:
     for one in TOPIC_SETTINGS.values():
         source = "topic" if one.name in topic.config else "profile" if one.name in of_profile else "default"
         value = topic.config.get(one.name, of_profile.get(one.name, one.default))
-        found.append(
-            SettingInfo(
-                name=one.name, value=value, source=source, default=one.default, about=one.documentation
-            )
-        )
+        found.append(told(SettingInfo, one, value=value, source=source, about=one.documentation))
     return found
 
 
@@ -95,7 +88,7 @@ async def list_shards(call: Call, asked: ListShards) -> Page[ShardInfo]:
         and (asked.node is None or asked.node in shard.everybody)
         and _is_so(shard, asked.state)
     ]
-    return await _shards(call, found, asked.start, asked.limit)
+    return await _shards(call, found, asked)
 
 
 def _is_so(shard: ShardMeta, state: str) -> bool:
@@ -112,17 +105,16 @@ def _is_so(shard: ShardMeta, state: str) -> bool:
             return True
 
 
-async def _shards(call: Call, places: list[Place], start: int, limit: int) -> Page[ShardInfo]:
+async def _shards(call: Call, places: list[Place], asked: Listed) -> Page[ShardInfo]:
     statuses: dict[int, StatusReply] = {}
-    some = [shard.shard_id for _, shard in cut(places, start, limit)]
+    some = [shard.shard_id for _, shard in cut(places, asked)]
     if some and call.rights.sees(Operation.DESCRIBE, Resource.CLUSTER):
         statuses = await call.asker.statuses(some)
     leaders = leaders_of(statuses)
     ends = {(node, one.shard_id): one for node, status in statuses.items() for one in status.replicas}
     return page(
         places,
-        start,
-        limit,
+        asked,
         lambda one: _shard(*one, leaders.get(one[1].shard_id), ends if statuses else None),
     )
 
@@ -133,22 +125,15 @@ def _shard(
     leads: ReplicaStatus | None,
     replicas: dict[tuple[int, int], ReplicaStatus] | None,
 ) -> ShardInfo:
-    return ShardInfo(
+    log = ("log_start", "high_watermark", "log_end", "size_bytes")
+    return told(
+        ShardInfo,
+        shard,
         topic=topic.name,
         shard=shard.index,
-        shard_id=shard.shard_id,
         state=shard.status.value,
         leader=None if shard.leader == ABSENT_NODE else shard.leader,
-        term=shard.term,
-        ensemble=list(shard.ensemble),
-        learners=list(shard.learners),
-        outgoing=list(shard.outgoing),
-        goal=list(shard.goal),
-        hashes=list(shard.hashes),
-        log_start=None if leads is None else leads.log_start,
-        high_watermark=None if leads is None else leads.high_watermark,
-        log_end=None if leads is None else leads.log_end,
-        size_bytes=None if leads is None else leads.size_bytes,
+        **{name: None if leads is None else getattr(leads, name) for name in log},
         replicas=[]
         if replicas is None
         else [_replica(shard, node, replicas.get((node, shard.shard_id)), leads) for node in shard.everybody],

@@ -95,10 +95,7 @@ def _operation(operation: Operation) -> str:
 
 
 def _entry(given: Mapping[str, str]) -> AclEntry:
-    found = converted({name: given[name] for name in AclEntry.__struct_fields__ if given.get(name)}, AclEntry)
-    if not isinstance(found, AclEntry):
-        raise TypeError(f"asked for an entry, got {type(found).__name__}")
-    return found
+    return converted({name: given[name] for name in AclEntry.__struct_fields__ if given.get(name)}, AclEntry)
 
 
 def _added(_book: AccessBook, given: Mapping[str, str]) -> msgspec.Struct:

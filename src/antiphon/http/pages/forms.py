@@ -1,7 +1,7 @@
 """Forms of actions, made from the types that the API has of them: what may be said, how it is asked for and read."""
 
 from collections.abc import Mapping
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
 import msgspec
 
@@ -11,6 +11,7 @@ from antiphon.http.api import document
 from antiphon.http.api.routes import ROUTES, Route
 from antiphon.model.metadata import ABSENT_NODE, ClusterMeta, ShardMeta
 
+StructT = TypeVar("StructT", bound=msgspec.Struct)
 LINES_MAX: Final = 100
 TAKES_AWAY: Final = "name=value, one a line; name= alone takes a value away"
 AGAIN: Final = "_again"  # behind the name of a secret: the same once more
@@ -194,7 +195,7 @@ def _lines(text: str, *, nullable: bool) -> dict[str, str | None]:
     return found
 
 
-def converted(values: Mapping[str, Any], kind: type[msgspec.Struct]) -> msgspec.Struct:
+def converted(values: Mapping[str, Any], kind: type[StructT]) -> StructT:
     """The values as the API has them. Raises InvalidRequestError."""
     try:
         return msgspec.convert(values, kind, strict=False)

@@ -95,15 +95,7 @@ class HostedGroups:
         for member in group.members.values():
             assigned = self._named(member.assigned) if left > 0 else ()
             left -= len(member.assigned)
-            yield GroupMember(
-                member.member_id,
-                member.instance_id or "",
-                member.client_id,
-                member.client_host,
-                member.epoch,
-                member.topics,
-                assigned,
-            )
+            yield _told(member, member.epoch, member.topics, assigned)
 
     def _named(self, places: t.Places) -> Assigned:
         found = []
@@ -135,6 +127,11 @@ def _classic(group: ClassicGroup, members: tuple[GroupMember, ...] = ()) -> Grou
     )
 
 
+def _told(member: Member | t.Member, epoch: int, topics: tuple[str, ...], assigned: Assigned) -> GroupMember:
+    who = (member.member_id, member.instance_id or "", member.client_id, member.client_host)
+    return GroupMember(*who, epoch, topics, assigned)
+
+
 def _classic_members(group: ClassicGroup) -> tuple[GroupMember, ...]:
     def member_state(member: Member) -> GroupMember:
         topics: frozenset[str] | None = None
@@ -145,14 +142,6 @@ def _classic_members(group: ClassicGroup) -> tuple[GroupMember, ...]:
                 assigned = assigned_partitions(member.assignment, ASSIGNED_MAX)
             except ProtocolViolationError:
                 assigned = ()
-        return GroupMember(
-            member.member_id,
-            member.instance_id or "",
-            member.client_id,
-            member.client_host,
-            group.generation,
-            tuple(sorted(topics or ())),
-            assigned,
-        )
+        return _told(member, group.generation, tuple(sorted(topics or ())), assigned)
 
     return tuple(member_state(member) for member in group.members.values())

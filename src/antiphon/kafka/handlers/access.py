@@ -3,12 +3,15 @@
 from collections import Counter
 from typing import Final, NamedTuple
 
-from antiphon.errors import AntiphonError, InvalidRequestError
+from antiphon.errors import InvalidRequestError
 from antiphon.gateway import changes
 from antiphon.gateway.interface import Gateway
 from antiphon.kafka import error_codes as code
 from antiphon.kafka.api import RequestContext
+from antiphon.kafka.handlers.refusals import RefusedError, told
+from antiphon.kafka.handlers.rights import check
 from antiphon.kafka.messages import security as m
+from antiphon.kafka.messages.shared import Outcome
 from antiphon.model.access import ANY, Acl, Credential, Operation, Pattern, Permission, Resource
 from antiphon.model.requests import AlterAcls, AlterUser
 from antiphon.security.passwords import MECHANISMS, from_salted
@@ -60,8 +63,7 @@ class AccessHandler:
         self, request: m.DescribeAclsRequest, context: RequestContext
     ) -> m.DescribeAclsResponse:
         """What matches a filter."""
-        if not context.rights.may(Operation.DESCRIBE, Resource.CLUSTER):
-            return m.DescribeAclsResponse(error_code=code.CLUSTER_AUTHORIZATION_FAILED)
+        check(context.rights, Operation.DESCRIBE, Resource.CLUSTER)
         by_resource: dict[tuple[Resource, str, Pattern], m.DescribeAclsResource] = {}
         for acl in self._known():
             if not _matches(request, acl):
@@ -89,12 +91,10 @@ class AccessHandler:
         self, request: m.CreateAclsRequest, context: RequestContext
     ) -> m.CreateAclsResponse:
         """Add entries, each by itself."""
-        allowed = context.rights.may(Operation.ALTER, Resource.CLUSTER)
+        check(context.rights, Operation.ALTER, Resource.CLUSTER)
         return m.CreateAclsResponse(
             results=[
-                await self._create(creation, context)
-                if allowed
-                else m.AclCreationResult(error_code=code.CLUSTER_AUTHORIZATION_FAILED)
+                await told(Outcome(), self._create(creation, context))
                 async for creation in context.turn_budget.each(request.creations)
             ]
         )
@@ -102,20 +102,14 @@ class AccessHandler:
     async def _change(self, request: AlterAcls | AlterUser, context: RequestContext) -> None:
         await changes.administer(self._gateway, request, context.rights, context.client_host, "kafka")
 
-    async def _create(self, creation: m.AclCreation, context: RequestContext) -> m.AclCreationResult:
-        try:
-            await self._change(AlterAcls((_acl_of(creation),)), context)
-        except AntiphonError as error:
-            return m.AclCreationResult(error_code=code.code_of(error), error_message=error.message)
-        return m.AclCreationResult()
+    async def _create(self, creation: m.AclCreation, context: RequestContext) -> None:
+        await self._change(AlterAcls((_acl_of(creation),)), context)
 
     async def delete_acls(
         self, request: m.DeleteAclsRequest, context: RequestContext
     ) -> m.DeleteAclsResponse:
         """Remove what matches each filter."""
-        if not context.rights.may(Operation.ALTER, Resource.CLUSTER):
-            denied = m.DeleteAclsFilterResult(error_code=code.CLUSTER_AUTHORIZATION_FAILED)
-            return m.DeleteAclsResponse(filter_results=[denied for _ in request.filters])
+        check(context.rights, Operation.ALTER, Resource.CLUSTER)
         results = [
             await self._delete(one, context) async for one in context.turn_budget.each(request.filters)
         ]
@@ -123,13 +117,11 @@ class AccessHandler:
 
     async def _delete(self, wanted: m.DeleteAclsFilter, context: RequestContext) -> m.DeleteAclsFilterResult:
         found = [acl for acl in self._known() if _matches(wanted, acl)]
-        try:
-            if found:
-                await self._change(AlterAcls(remove=tuple(found)), context)
-        except AntiphonError as error:
-            return m.DeleteAclsFilterResult(error_code=code.code_of(error), error_message=error.message)
-        return m.DeleteAclsFilterResult(
-            matching_acls=[
+        result = m.DeleteAclsFilterResult()
+        if found:
+            await told(result, self._change(AlterAcls(remove=tuple(found)), context))
+        if not result.error_code:
+            result.matching_acls = [
                 m.DeletedAcl(
                     resource_type=_RESOURCE_CODES[acl.resource],
                     resource_name=acl.name,
@@ -141,7 +133,7 @@ class AccessHandler:
                 )
                 for acl in found
             ]
-        )
+        return result
 
     # -- users ----------------------------------------------------------------------------------------------------
 
@@ -149,8 +141,7 @@ class AccessHandler:
         self, request: m.DescribeUserScramCredentialsRequest, context: RequestContext
     ) -> m.DescribeUserScramCredentialsResponse:
         """Users and their mechanisms."""
-        if not context.rights.may(Operation.DESCRIBE, Resource.CLUSTER):
-            return m.DescribeUserScramCredentialsResponse(error_code=code.CLUSTER_AUTHORIZATION_FAILED)
+        check(context.rights, Operation.DESCRIBE, Resource.CLUSTER)
         users = self._gateway.access.users
         names = [user.name for user in request.users or []] or sorted(users)
         results, times = [], Counter(names)
@@ -171,43 +162,36 @@ class AccessHandler:
         self, request: m.AlterUserScramCredentialsRequest, context: RequestContext
     ) -> m.AlterUserScramCredentialsResponse:
         """Set and remove credentials, user by user."""
+        check(context.rights, Operation.ALTER, Resource.CLUSTER)
         wanted: dict[str, _Wanted] = {}
         for gone in request.deletions:
             wanted.setdefault(gone.name, _Wanted([], [])).gone.append(gone.mechanism)
         for made in request.upsertions:
             wanted.setdefault(made.name, _Wanted([], [])).made.append(made)
-        allowed = context.rights.may(Operation.ALTER, Resource.CLUSTER)
         return m.AlterUserScramCredentialsResponse(
             results=[
-                await self._alter_user(name, one, context)
-                if allowed
-                else m.AlteredUser(user=name, error_code=code.CLUSTER_AUTHORIZATION_FAILED)
+                await told(m.AlteredUser(user=name), self._alter_user(name, one, context))
                 async for name, one in context.turn_budget.each(wanted.items())
             ]
         )
 
-    async def _alter_user(self, name: str, asked: "_Wanted", context: RequestContext) -> m.AlteredUser:
+    async def _alter_user(self, name: str, asked: _Wanted, context: RequestContext) -> None:
         gone, wanted = asked
         mechanisms = [*gone, *(one.mechanism for one in wanted)]
         if len(set(mechanisms)) != len(mechanisms):
-            return m.AlteredUser(user=name, error_code=code.DUPLICATE_RESOURCE)
+            raise RefusedError(code.DUPLICATE_RESOURCE)
         if not set(mechanisms) <= set(SCRAM):
-            return m.AlteredUser(user=name, error_code=code.UNSUPPORTED_SASL_MECHANISM)
+            raise RefusedError(code.UNSUPPORTED_SASL_MECHANISM)
         user = self._gateway.access.users.get(name)
         if any(user is None or user.credential(SCRAM[each]) is None for each in gone):
-            return m.AlteredUser(user=name, error_code=code.RESOURCE_NOT_FOUND)
+            raise RefusedError(code.RESOURCE_NOT_FOUND)
         made: list[Credential] = [
             from_salted(SCRAM[one.mechanism], one.salted_password, one.salt, one.iterations) for one in wanted
         ]
         try:
             await self._change(AlterUser(name, tuple(made), tuple(SCRAM[each] for each in gone)), context)
         except InvalidRequestError as error:
-            return m.AlteredUser(
-                user=name, error_code=code.UNACCEPTABLE_CREDENTIAL, error_message=error.message
-            )
-        except AntiphonError as error:
-            return m.AlteredUser(user=name, error_code=code.code_of(error), error_message=error.message)
-        return m.AlteredUser(user=name)
+            raise RefusedError(code.UNACCEPTABLE_CREDENTIAL, error.message) from error
 
 
 def _acl_of(creation: m.AclCreation) -> Acl:

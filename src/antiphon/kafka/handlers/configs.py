@@ -1,11 +1,12 @@
 """DescribeConfigs, IncrementalAlterConfigs and AlterConfigs."""
 
 import asyncio
+from collections.abc import Awaitable
 from typing import Final
 
 from antiphon.coordination.share_settings import SETTINGS
 from antiphon.coordination.topic_settings import LIST, TOPIC_SETTINGS
-from antiphon.errors import AntiphonError, InvalidRequestError, UnknownTopicError
+from antiphon.errors import InvalidRequestError, UnknownTopicError
 from antiphon.gateway.interface import Gateway
 from antiphon.kafka import error_codes as code
 from antiphon.kafka.api import RequestContext
@@ -16,10 +17,12 @@ from antiphon.kafka.handlers.refusals import (
     RefusedError,
     check_setting,
     config_errors,
-    outcome,
+    coordinator_errors,
     refuse_internal,
+    telling,
+    told,
 )
-from antiphon.kafka.handlers.rights import may
+from antiphon.kafka.handlers.rights import check, check_topic
 from antiphon.kafka.handlers.setting_changes import RESET, SET, SUBTRACT, value_after
 from antiphon.kafka.handlers.subscriptions import SubscriptionSettings
 from antiphon.kafka.handlers.topic_values import described_setting
@@ -36,6 +39,8 @@ BROKER: Final = 4
 BROKER_LOGGER: Final = 8
 CLIENT_METRICS: Final = 16
 GROUP: Final = 32
+NOT_DESCRIBED: Final = "its settings may not be described"
+NOT_ALTERED: Final = "its settings may not be altered"
 LISTED: Final = (TOPIC, BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP)
 FIXED: Final = frozenset({"election", "writers", "conflict", "key.sorting"})  # when a topic is made
 THROTTLES: Final = frozenset(
@@ -80,51 +85,35 @@ class ConfigHandler:
         described = m.DescribedResource(
             resource_type=wanted.resource_type, resource_name=wanted.resource_name
         )
-        if wanted.resource_type in {BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP}:
-            found: list[m.DescribedSetting] = []
-            try:
-                found = await self._of_nodes(wanted, request, rights)
-            except RefusedError as error:
-                described.error_code, described.error_message = error.error_code, error.reason
-            keys = wanted.configuration_keys
+        keys = wanted.configuration_keys
+        with telling(described):
+            found = await self._found(wanted, request, rights)
             described.configs = [one for one in found if keys is None or one.name in keys]
-            return described
-        if wanted.resource_type != TOPIC:
-            described.error_code = code.INVALID_REQUEST
-            described.error_message = f"resources of type {wanted.resource_type} have no settings here"
-            return described
-        if not may(self._gateway, rights, Operation.DESCRIBE_CONFIGS, wanted.resource_name):
-            described.error_code = code.TOPIC_AUTHORIZATION_FAILED
-            return described
-        try:
-            topic = self._gateway.topic(wanted.resource_name)
-        except UnknownTopicError as error:
-            described.error_code, described.error_message = code.code_of(error), error.message
-            return described
-        described.configs = [
-            described_setting(setting, topic, request, self._gateway.settings)
-            for setting in TOPIC_SETTINGS.values()
-            if wanted.configuration_keys is None or setting.name in wanted.configuration_keys
-        ]
         return described
 
-    async def _of_nodes(
+    async def _found(
         self, wanted: m.DescribeConfigsResource, request: m.DescribeConfigsRequest, rights: Rights
     ) -> list[m.DescribedSetting]:
-        """What nodes decide for themselves, and what holds for a group. Raises RefusedError."""
-        name = wanted.resource_name
-        if wanted.resource_type == GROUP:
-            if not rights.may(Operation.DESCRIBE_CONFIGS, Resource.GROUP, name):
-                raise RefusedError(code.GROUP_AUTHORIZATION_FAILED, "its settings may not be described")
+        """All settings of a resource. Raises RefusedError."""
+        kind, name = wanted.resource_type, wanted.resource_name
+        if kind == TOPIC:
+            check_topic(self._gateway, rights, Operation.DESCRIBE_CONFIGS, name)
+            node = self._gateway.settings
             try:
+                topic = self._gateway.topic(name)
+            except UnknownTopicError as error:
+                raise RefusedError(code.code_of(error), error.message) from error
+            return [described_setting(each, topic, request, node) for each in TOPIC_SETTINGS.values()]
+        if kind == GROUP:
+            check(rights, Operation.DESCRIBE_CONFIGS, Resource.GROUP, name, NOT_DESCRIBED)
+            with coordinator_errors():
                 return await self._groups.of_group(name)
-            except AntiphonError as error:
-                raise RefusedError(code.coordinator_code_of(error), error.message) from error
-        if not rights.may(Operation.DESCRIBE_CONFIGS, Resource.CLUSTER):
-            raise RefusedError(code.CLUSTER_AUTHORIZATION_FAILED, "its settings may not be described")
-        if wanted.resource_type == BROKER_LOGGER:
+        if kind not in LISTED:
+            raise RefusedError(code.INVALID_REQUEST, f"resources of type {kind} have no settings here")
+        check(rights, Operation.DESCRIBE_CONFIGS, Resource.CLUSTER, reason=NOT_DESCRIBED)
+        if kind == BROKER_LOGGER:
             return self._loggers.described(name)
-        if wanted.resource_type == CLIENT_METRICS:
+        if kind == CLIENT_METRICS:
             return self._subscriptions.described(name, request)
         return self._brokers.described(name, request)
 
@@ -133,8 +122,8 @@ class ConfigHandler:
     ) -> m.IncrementalAlterConfigsResponse:
         """Change some settings."""
         responses = [
-            await self._altered(resource, request.validate_only, context.rights)
-            async for resource in context.turn_budget.each(request.resources)
+            await _outcome(one, self._alter(one, request.validate_only, context.rights))
+            async for one in context.turn_budget.each(request.resources)
         ]
         return m.IncrementalAlterConfigsResponse(responses=responses)
 
@@ -142,39 +131,28 @@ class ConfigHandler:
         self, request: m.AlterConfigsRequest, context: RequestContext
     ) -> m.AlterConfigsResponse:
         """The same by AlterConfigs: what is not named goes back to its default."""
-        responses = []
-        async for wanted in context.turn_budget.each(request.resources):
-            if wanted.resource_type == BROKER_LOGGER:
-                responses.append(_replaces_no_logger(wanted))
-                continue
-            changes = [
-                m.AlterableSetting(
-                    name=one.name, config_operation=RESET if one.value is None else SET, value=one.value
-                )
-                for one in wanted.configs
-            ]
-            named = {one.name for one in wanted.configs}
-            changes += [
-                m.AlterableSetting(name=name, config_operation=RESET, value=None)
-                for name in await self._own_settings(wanted)
-                if name not in named
-            ]
-            resource = m.AlterableResource(
-                resource_type=wanted.resource_type, resource_name=wanted.resource_name, configs=changes
-            )
-            responses.append(await self._altered(resource, request.validate_only, context.rights))
+        responses = [
+            await _outcome(one, self._replace(one, request.validate_only, context.rights))
+            async for one in context.turn_budget.each(request.resources)
+        ]
         return m.AlterConfigsResponse(responses=responses)
 
-    async def _altered(
-        self, resource: m.AlterableResource, validate_only: bool, rights: Rights
-    ) -> m.AlteredResource:
-        error, message = await outcome(self._alter(resource, validate_only, rights))
-        return m.AlteredResource(
-            error_code=error,
-            error_message=message,
-            resource_type=resource.resource_type,
-            resource_name=resource.resource_name,
+    async def _replace(self, wanted: m.ReplacedResource, validate_only: bool, rights: Rights) -> None:
+        if wanted.resource_type == BROKER_LOGGER:
+            reason = "AlterConfigs is not for loggers, as in Kafka: use IncrementalAlterConfigs"
+            raise RefusedError(code.INVALID_REQUEST, reason)
+        changes = [(one.name, one.value) for one in wanted.configs]
+        named = {name for name, _ in changes}
+        changes += [(name, None) for name in await self._own_settings(wanted) if name not in named]
+        resource = m.AlterableResource(
+            resource_type=wanted.resource_type,
+            resource_name=wanted.resource_name,
+            configs=[
+                m.AlterableSetting(name=name, config_operation=RESET if value is None else SET, value=value)
+                for name, value in changes
+            ],
         )
+        await self._alter(resource, validate_only, rights)
 
     async def _own_settings(self, resource: m.ReplacedResource) -> list[str]:
         """Settings that a topic, group or broker has of its own; those that are fixed when a topic is made stay."""
@@ -198,13 +176,12 @@ class ConfigHandler:
 
         Version 0 asks for the last ones only.
         """
-        if not context.rights.may(Operation.DESCRIBE_CONFIGS, Resource.CLUSTER):
-            return d.ListConfigResourcesResponse(error_code=code.CLUSTER_AUTHORIZATION_FAILED)
+        check(context.rights, Operation.DESCRIBE_CONFIGS, Resource.CLUSTER)
         wanted = set(request.resource_types) or set(LISTED)
         if context.version == 0:
             wanted = {CLIENT_METRICS}
         if not wanted <= set(LISTED):
-            return d.ListConfigResourcesResponse(error_code=code.UNSUPPORTED_VERSION)
+            raise RefusedError(code.UNSUPPORTED_VERSION)
         names: list[tuple[int, str]] = []
         if TOPIC in wanted:
             names += [(TOPIC, topic.name) for topic in self._gateway.metadata.topics]
@@ -222,30 +199,28 @@ class ConfigHandler:
 
     async def _alter(self, resource: m.AlterableResource, validate_only: bool, rights: Rights) -> None:
         configs = [one for one in resource.configs if not _is_no_throttle(one)]
-        if resource.resource_type in {BROKER, BROKER_LOGGER, CLIENT_METRICS}:
-            if not rights.may(Operation.ALTER_CONFIGS, Resource.CLUSTER):
-                raise RefusedError(code.CLUSTER_AUTHORIZATION_FAILED, "its settings may not be altered")
-            of_cluster: dict[int, BrokerSettings | BrokerLoggers | SubscriptionSettings] = {
-                BROKER: self._brokers,
-                BROKER_LOGGER: self._loggers,
-                CLIENT_METRICS: self._subscriptions,
-            }
-            await of_cluster[resource.resource_type].alter(
-                resource.resource_name, configs, validate_only=validate_only
-            )
-            return
-        if resource.resource_type == GROUP:
-            if not rights.may(Operation.ALTER_CONFIGS, Resource.GROUP, resource.resource_name):
-                raise RefusedError(code.GROUP_AUTHORIZATION_FAILED, "its settings may not be altered")
-            await self._groups.alter(resource.resource_name, configs, validate_only=validate_only)
-            return
-        if resource.resource_type != TOPIC:
+        kind, name = resource.resource_type, resource.resource_name
+        of_cluster: dict[int, BrokerSettings | BrokerLoggers | SubscriptionSettings] = {
+            BROKER: self._brokers,
+            BROKER_LOGGER: self._loggers,
+            CLIENT_METRICS: self._subscriptions,
+        }
+        if kind in of_cluster:
+            check(rights, Operation.ALTER_CONFIGS, Resource.CLUSTER, reason=NOT_ALTERED)
+            await of_cluster[kind].alter(name, configs, validate_only=validate_only)
+        elif kind == GROUP:
+            check(rights, Operation.ALTER_CONFIGS, Resource.GROUP, name, NOT_ALTERED)
+            await self._groups.alter(name, configs, validate_only=validate_only)
+        elif kind == TOPIC:
+            check_topic(self._gateway, rights, Operation.ALTER_CONFIGS, name, NOT_ALTERED)
+            await self._alter_topic(name, configs, validate_only)
+        else:
             raise InvalidRequestError(
                 "only topics, groups, brokers and client metrics have settings that can be altered here"
             )
-        if not may(self._gateway, rights, Operation.ALTER_CONFIGS, resource.resource_name):
-            raise RefusedError(code.TOPIC_AUTHORIZATION_FAILED, "its settings may not be altered")
-        topic = self._gateway.topic(resource.resource_name)
+
+    async def _alter_topic(self, name: str, configs: list[m.AlterableSetting], validate_only: bool) -> None:
+        topic = self._gateway.topic(name)
         refuse_internal(topic)
         changes: dict[str, str | None] = {}
         for setting in configs:
@@ -256,17 +231,14 @@ class ConfigHandler:
             changes[setting.name] = value
         if changes:
             with config_errors(True):
-                request = AlterTopic(resource.resource_name, changes, validate_only=validate_only)
-                await self._gateway.alter_topic(request)
+                await self._gateway.alter_topic(AlterTopic(name, changes, validate_only=validate_only))
 
 
-def _replaces_no_logger(wanted: m.ReplacedResource) -> m.AlteredResource:
-    return m.AlteredResource(
-        error_code=code.INVALID_REQUEST,
-        error_message="AlterConfigs is not for loggers, as in Kafka: use IncrementalAlterConfigs",
-        resource_type=wanted.resource_type,
-        resource_name=wanted.resource_name,
-    )
+async def _outcome(
+    resource: m.AlterableResource | m.ReplacedResource, work: Awaitable[None]
+) -> m.AlteredResource:
+    answer = m.AlteredResource(resource_type=resource.resource_type, resource_name=resource.resource_name)
+    return await told(answer, work)
 
 
 def _is_no_throttle(change: m.AlterableSetting) -> bool:

@@ -15,9 +15,9 @@ from antiphon.kafka.handlers.group_outcomes import beaten, check_reads, each_des
 from antiphon.kafka.handlers.group_places import assignment, named_assignment
 from antiphon.kafka.handlers.group_topics import GroupTopics
 from antiphon.kafka.handlers.refusals import RefusedError
-from antiphon.kafka.handlers.rights import may
+from antiphon.kafka.handlers.rights import check_topic
 from antiphon.kafka.messages import consumer_groups as m
-from antiphon.model.access import Operation, Resource
+from antiphon.model.access import Operation
 
 GROUP_ID_BYTES_MAX: Final = 1024
 ID_BYTES_MAX: Final = 256  # of a member, an instance or a rack
@@ -40,12 +40,7 @@ class ConsumerGroupHandler:
         self, request: m.ConsumerGroupHeartbeatRequest, context: RequestContext
     ) -> m.ConsumerGroupHeartbeatResponse:
         """ConsumerGroupHeartbeat: stored, as far as it changes anything, when it is answered."""
-        try:
-            found = await beaten(self._heartbeat(request, context))
-        except RefusedError as refused:
-            return m.ConsumerGroupHeartbeatResponse(
-                error_code=refused.error_code, error_message=refused.reason
-            )
+        found = await beaten(self._heartbeat(request, context))
         assigned = None if found.assigned is None else assignment(found.assigned)
         return m.ConsumerGroupHeartbeatResponse(
             error_code=code.NONE,
@@ -62,10 +57,8 @@ class ConsumerGroupHandler:
         check_reads(rights, group_id)
         self._check(request, context.version)
         for name in request.subscribed_topic_names or ():
-            if not may(self._gateway, rights, Operation.DESCRIBE, name):
-                raise RefusedError(
-                    code.TOPIC_AUTHORIZATION_FAILED, f"{rights.principal} may not describe topic {name!r}"
-                )
+            reason = f"{rights.principal} may not describe topic {name!r}"
+            check_topic(self._gateway, rights, Operation.DESCRIBE, name, reason)
         await self._coordinator.ready(group_id)
         member_id = request.member_id or str(system.new_uuid())
         regex = self._regex_of(request, member_id)
@@ -126,21 +119,18 @@ class ConsumerGroupHandler:
     ) -> m.ConsumerGroupDescribeResponse:
         """ConsumerGroupDescribe; a group that is named more than once is described once."""
         groups = await each_described(
-            request.group_ids, self._describe, context, with_operations=request.include_authorized_operations
+            m.DescribedConsumerGroup,
+            request.group_ids,
+            self._describe,
+            context,
+            with_operations=request.include_authorized_operations,
         )
         return m.ConsumerGroupDescribeResponse(groups=groups)
 
     async def _describe(self, group_id: str, context: RequestContext) -> m.DescribedConsumerGroup:
-        if not context.rights.may(Operation.DESCRIBE, Resource.GROUP, group_id):
-            return m.DescribedConsumerGroup(error_code=code.GROUP_AUTHORIZATION_FAILED, group_id=group_id)
         consumers = self._coordinator.consumers
         missing = f"no group of the consumer protocol is called {group_id!r}"
-        try:
-            group = await group_for(self._gateway, consumers, group_id, context.rights, missing)
-        except RefusedError as refused:
-            return m.DescribedConsumerGroup(
-                error_code=refused.error_code, error_message=refused.reason, group_id=group_id
-            )
+        group = await group_for(self._gateway, consumers, group_id, context.rights, missing)
         return m.DescribedConsumerGroup(
             error_code=code.NONE,
             group_id=group_id,

@@ -10,8 +10,10 @@ from antiphon.errors import InvalidRequestError, UnavailableError, UnknownTopicE
 from antiphon.gateway.interface import Gateway
 from antiphon.kafka import error_codes as code
 from antiphon.kafka.api import RequestContext
-from antiphon.kafka.handlers.refusals import RefusedError, outcome, timeout_s
+from antiphon.kafka.handlers.refusals import RefusedError, timeout_s, told
+from antiphon.kafka.handlers.rights import check
 from antiphon.kafka.messages import admin as m
+from antiphon.kafka.messages.shared import PartitionsOfTopic
 from antiphon.kafka.metadata_cache import UNKNOWN_LEADER, MetadataCache
 from antiphon.model.access import Operation, Resource
 
@@ -30,28 +32,26 @@ class ElectionHandler:
         self, request: m.ElectLeadersRequest, context: RequestContext
     ) -> m.ElectLeadersResponse:
         """Elect where another one than the preferred replica leads."""
-        if not context.rights.may(Operation.ALTER, Resource.CLUSTER):
-            denied = code.CLUSTER_AUTHORIZATION_FAILED
-            return m.ElectLeadersResponse(error_code=denied, replica_election_results=[])
+        check(context.rights, Operation.ALTER, Resource.CLUSTER)
         if request.election_type not in {PREFERRED, UNCLEAN}:
-            return m.ElectLeadersResponse(error_code=code.INVALID_REQUEST, replica_election_results=[])
+            raise RefusedError(code.INVALID_REQUEST)
         deadline_s = asyncio.get_running_loop().time() + timeout_s(request.timeout_ms)
         wanted = request.topic_partitions
         if wanted is None:
             wanted = [
-                m.ElectionTopic(topic=topic.name, partitions=[shard.index for shard in topic.shards])
+                PartitionsOfTopic(name=topic.name, partitions=[shard.index for shard in topic.shards])
                 for topic in self._gateway.metadata.topics
             ]
         results, budget = [], context.turn_budget
         async for topic in budget.each(wanted):
             done = [
-                await self._elect(topic.topic, index, request.election_type, deadline_s)
+                await self._elect(topic.name, index, request.election_type, deadline_s)
                 async for index in budget.each(topic.partitions)
             ]
             if request.topic_partitions is None:
                 done = [one for one in done if one.error_code != code.ELECTION_NOT_NEEDED]
             if done:
-                results.append(m.ElectedTopic(topic=topic.topic, partition_result=done))
+                results.append(m.ElectedTopic(name=topic.name, partition_result=done))
         return m.ElectLeadersResponse(replica_election_results=results)
 
     async def _elect(
@@ -77,5 +77,4 @@ class ElectionHandler:
             except InvalidRequestError as error:  # every replica writes: none leads
                 raise RefusedError(code.ELECTION_NOT_NEEDED, error.message) from error
 
-        error, message = await outcome(work())
-        return m.ElectedPartition(partition_id=index, error_code=error, error_message=message)
+        return await told(m.ElectedPartition(partition_id=index), work())

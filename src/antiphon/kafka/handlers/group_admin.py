@@ -1,5 +1,6 @@
 """DescribeGroups, ListGroups and DeleteGroups."""
 
+from contextlib import suppress
 from typing import Final
 
 from antiphon.coordination.consumer_terms import GroupState as ConsumerState
@@ -10,6 +11,7 @@ from antiphon.kafka.groups.classic_group import ClassicGroup
 from antiphon.kafka.groups.coordinator import GroupCoordinator
 from antiphon.kafka.groups.types import GroupState
 from antiphon.kafka.handlers.group_outcomes import each_described
+from antiphon.kafka.handlers.refusals import coordinator_errors
 from antiphon.kafka.messages import groups as m
 from antiphon.model.access import Operation, Resource
 from antiphon.transactions.group_offsets import GroupOffsets
@@ -34,14 +36,16 @@ class GroupAdminHandler:
     ) -> m.DescribeGroupsResponse:
         """DescribeGroups; a group that is named more than once is described once."""
         groups = await each_described(
-            request.groups, self._describe, context, with_operations=request.include_authorized_operations
+            m.DescribedGroup,
+            request.groups,
+            self._describe,
+            context,
+            with_operations=request.include_authorized_operations,
         )
         return m.DescribeGroupsResponse(groups=groups)
 
     async def _describe(self, group_id: str, context: RequestContext) -> m.DescribedGroup:
-        if not context.rights.may(Operation.DESCRIBE, Resource.GROUP, group_id):
-            return m.DescribedGroup(error_code=code.GROUP_AUTHORIZATION_FAILED, group_id=group_id)
-        try:
+        with coordinator_errors(), suppress(UnknownTopicError):  # no group ever committed an offset
             await self._coordinator.ready(group_id)
             group = self._coordinator.find(group_id)
             if group is not None:
@@ -55,10 +59,6 @@ class GroupAdminHandler:
                     group_state=str(GroupState.EMPTY),
                     protocol_type=(kept and kept.protocol_type) or CONSUMER,
                 )
-        except UnknownTopicError:
-            pass  # no group ever committed an offset
-        except AntiphonError as refused:
-            return m.DescribedGroup(error_code=code.coordinator_code_of(refused), group_id=group_id)
         told = context.version >= FIRST_ID_NOT_FOUND
         return m.DescribedGroup(
             error_code=code.GROUP_ID_NOT_FOUND if told else code.NONE,

@@ -12,8 +12,10 @@ from antiphon.kafka.api import RequestContext
 from antiphon.kafka.groups.coordinator import GroupCoordinator
 from antiphon.kafka.groups.refusals import code_of_refused
 from antiphon.kafka.groups.subscription import CONSUMER, subscribed_topics
-from antiphon.kafka.handlers.rights import may, sees
+from antiphon.kafka.handlers.refusals import RefusedError, alike, coordinator_errors
+from antiphon.kafka.handlers.rights import check, may, sees
 from antiphon.kafka.messages import groups as m
+from antiphon.kafka.messages.shared import PartitionCode, PartitionsOfTopic, TopicCodes
 from antiphon.kafka.messages.transactions import TxnOffsetCommitPartition, TxnOffsetCommitTopic
 from antiphon.model.access import Operation, Resource
 from antiphon.model.metadata import TopicMeta
@@ -80,12 +82,12 @@ class GroupOffsetsHandler:
 
     def checked(
         self, topics: Sequence[AnyCommitTopic], error: int, rights: Rights, retention_ms: int = NEVER
-    ) -> tuple[list[m.CommittedTopic], list[OffsetAt]]:
+    ) -> tuple[list[TopicCodes], list[OffsetAt]]:
         """Outcomes as far as they are known, and the offsets that may be written. `error`: of the request as a whole;
         `retention_ms`: for how long the client wants them kept, if it says so.
         """
         now_ms = system.wall_ms()
-        outcomes: list[m.CommittedTopic] = []
+        outcomes: list[TopicCodes] = []
         offsets: list[OffsetAt] = []
         for topic in topics:
             meta = self._topic(topic.name)
@@ -94,9 +96,7 @@ class GroupOffsetsHandler:
             partitions = []
             for each in topic.partitions:
                 problem = refusal or _offset_problem(meta, each)
-                partitions.append(
-                    m.CommittedPartition(partition_index=each.partition_index, error_code=problem)
-                )
+                partitions.append(PartitionCode(partition_index=each.partition_index, error_code=problem))
                 if not problem and meta is not None:
                     committed = Committed(
                         each.committed_offset,
@@ -107,7 +107,7 @@ class GroupOffsetsHandler:
                         retention_ms=max(retention_ms, NEVER),
                     )
                     offsets.append(OffsetAt(topic.name, each.partition_index, committed))
-            outcomes.append(m.CommittedTopic(name=topic.name, partitions=partitions))
+            outcomes.append(TopicCodes(name=topic.name, partitions=partitions))
         return outcomes, offsets
 
     def _topic(self, name: str) -> TopicMeta | None:
@@ -129,11 +129,7 @@ class GroupOffsetsHandler:
         found = await self._fetch_group(asked, context.rights, request.require_stable)
         if found.error_code and context.version < 2:
             for topic in request.topics or []:
-                partitions = [
-                    m.FetchedOffset(partition_index=index, error_code=found.error_code)
-                    for index in topic.partition_indexes
-                ]
-                found.topics.append(m.FetchedOffsetsTopic(name=topic.name, partitions=partitions))
+                found.topics.append(fetched_alike(topic, found.error_code))
         return m.OffsetFetchResponse(topics=found.topics, error_code=found.error_code)
 
     async def _fetch_refusal(self, asked: m.FetchOffsetsGroup) -> int:
@@ -147,41 +143,40 @@ class GroupOffsetsHandler:
     async def _fetch_group(
         self, asked: m.FetchOffsetsGroup, rights: Rights, stable: bool
     ) -> m.FetchedOffsetsGroup:
-        group_id, topics = asked.group_id, asked.topics
-        if not rights.may(Operation.DESCRIBE, Resource.GROUP, group_id):
-            return m.FetchedOffsetsGroup(
-                group_id=group_id, topics=[], error_code=code.GROUP_AUTHORIZATION_FAILED
-            )
-        denied: list[m.FetchOffsetsTopic] = []
         try:
-            refused_as = await self._fetch_refusal(asked)
-            if refused_as:
-                return m.FetchedOffsetsGroup(group_id=group_id, topics=[], error_code=refused_as)
-            # Asked first: what is not pending any more by now is among the offsets that are read next.
-            unstable = await self._pending.unstable(group_id) if stable else set()
-            if topics is None:
-                everything = await self._fetch_all(group_id)
-                by_topic = [one for one in everything if sees(self._gateway, rights, one[0])]
-            else:
-                allowed = {
-                    topic.name: may(self._gateway, rights, Operation.DESCRIBE, topic.name) for topic in topics
-                }
-                denied = [topic for topic in topics if not allowed[topic.name]]
-                by_topic = await self._fetch_some(group_id, [one for one in topics if allowed[one.name]])
-        except AntiphonError as refused:
-            return m.FetchedOffsetsGroup(
-                group_id=group_id, topics=[], error_code=code.coordinator_code_of(refused)
+            check(rights, Operation.DESCRIBE, Resource.GROUP, asked.group_id)
+            with coordinator_errors():
+                topics = await self._fetch_topics(asked, rights, stable)
+        except RefusedError as refused:
+            return m.FetchedOffsetsGroup(group_id=asked.group_id, error_code=refused.error_code)
+        return m.FetchedOffsetsGroup(group_id=asked.group_id, topics=topics)
+
+    async def _fetch_topics(
+        self, asked: m.FetchOffsetsGroup, rights: Rights, stable: bool
+    ) -> list[m.FetchedOffsetsTopic]:
+        group_id, topics = asked.group_id, asked.topics
+        refused_as = await self._fetch_refusal(asked)
+        if refused_as:
+            raise RefusedError(refused_as)
+        # Asked first: what is not pending any more by now is among the offsets that are read next.
+        unstable = await self._pending.unstable(group_id) if stable else set()
+        denied: list[PartitionsOfTopic] = []
+        if topics is None:
+            everything = await self._fetch_all(group_id)
+            by_topic = [one for one in everything if sees(self._gateway, rights, one[0])]
+        else:
+            allowed = {
+                topic.name: may(self._gateway, rights, Operation.DESCRIBE, topic.name) for topic in topics
+            }
+            denied = [topic for topic in topics if not allowed[topic.name]]
+            by_topic = await self._fetch_some(group_id, [one for one in topics if allowed[one.name]])
+        found = [
+            m.FetchedOffsetsTopic(
+                name=name, partitions=[_fetched(name, *each, unstable) for each in partitions]
             )
-        return m.FetchedOffsetsGroup(
-            group_id=group_id,
-            topics=[
-                m.FetchedOffsetsTopic(
-                    name=name, partitions=[_fetched(name, *each, unstable) for each in partitions]
-                )
-                for name, partitions in by_topic
-            ]
-            + [_denied_offsets(topic) for topic in denied],
-        )
+            for name, partitions in by_topic
+        ]
+        return found + [fetched_alike(topic, code.TOPIC_AUTHORIZATION_FAILED) for topic in denied]
 
     async def _fetch_all(self, group_id: str) -> _OffsetsByTopic:
         by_topic: dict[str, list[tuple[int, Committed | None]]] = {}
@@ -189,61 +184,47 @@ class GroupOffsetsHandler:
             by_topic.setdefault(at.topic, []).append((at.partition, at.committed))
         return list(by_topic.items())
 
-    async def _fetch_some(self, group_id: str, topics: list[m.FetchOffsetsTopic]) -> _OffsetsByTopic:
-        flat = [(topic.name, index) for topic in topics for index in topic.partition_indexes]
+    async def _fetch_some(self, group_id: str, topics: list[PartitionsOfTopic]) -> _OffsetsByTopic:
+        flat = [(topic.name, index) for topic in topics for index in topic.partitions]
         found = iter(await self._offsets.fetch(group_id, flat))
-        return [(topic.name, [(index, next(found)) for index in topic.partition_indexes]) for topic in topics]
+        return [(topic.name, [(index, next(found)) for index in topic.partitions]) for topic in topics]
 
     async def delete(self, request: m.OffsetDeleteRequest, context: RequestContext) -> m.OffsetDeleteResponse:
         """OffsetDelete: forget offsets that no member of the group reads on from."""
         rights = context.rights
-        if not rights.may(Operation.DELETE, Resource.GROUP, request.group_id):
-            return m.OffsetDeleteResponse(error_code=code.GROUP_AUTHORIZATION_FAILED)
-        try:
-            await self._coordinator.ready(request.group_id)
-            group = self._coordinator.find(request.group_id)
-            if group is not None and group.protocol_type != CONSUMER:
-                return m.OffsetDeleteResponse(error_code=code.NON_EMPTY_GROUP)
-            consumers = self._coordinator.consumers.find(request.group_id)
-            read = (
-                subscribed_topics(group.members.values(), group.protocol_name)
-                if group is not None
-                else frozenset[str]()
-                if consumers is None
-                else consumers.subscribed
-            )
+        check(rights, Operation.DELETE, Resource.GROUP, request.group_id)
+        with coordinator_errors():
+            read = await self._read_by(request.group_id)
             refusals = {
                 topic.name: self._delete_refusal(topic.name, read, rights) for topic in request.topics
             }
-            flat = [
-                (topic.name, each.partition_index)
+            outcomes = {
+                (topic.name, index): refusals[topic.name]
                 for topic in request.topics
-                if not refusals[topic.name]
-                for each in topic.partitions
-            ]
-            await self._offsets.delete_some(request.group_id, flat)
+                for index in topic.partitions
+            }
+            await self._offsets.delete_some(
+                request.group_id, [place for place, error in outcomes.items() if not error]
+            )
+        topics = alike(request.topics, code.NONE, outcomes)
+        return m.OffsetDeleteResponse(error_code=code.NONE, topics=topics)
+
+    async def _read_by(self, group_id: str) -> frozenset[str] | None:
+        """The topics that members of the group read; None where nobody knows. Raises RefusedError."""
+        try:
+            await self._coordinator.ready(group_id)
         except UnknownTopicError:
-            return m.OffsetDeleteResponse(error_code=code.GROUP_ID_NOT_FOUND)
-        except AntiphonError as refused:
-            return m.OffsetDeleteResponse(error_code=code.coordinator_code_of(refused))
-        return m.OffsetDeleteResponse(
-            error_code=code.NONE,
-            topics=[
-                m.CommittedTopic(
-                    name=topic.name,
-                    partitions=[
-                        m.CommittedPartition(
-                            partition_index=each.partition_index, error_code=refusals[topic.name]
-                        )
-                        for each in topic.partitions
-                    ],
-                )
-                for topic in request.topics
-            ],
-        )
+            raise RefusedError(code.GROUP_ID_NOT_FOUND) from None
+        group = self._coordinator.find(group_id)
+        if group is not None:
+            if group.protocol_type != CONSUMER:
+                raise RefusedError(code.NON_EMPTY_GROUP)
+            return subscribed_topics(group.members.values(), group.protocol_name)
+        consumers = self._coordinator.consumers.find(group_id)
+        return frozenset() if consumers is None else consumers.subscribed
 
     def _delete_refusal(self, topic: str, read: frozenset[str] | None, rights: Rights) -> int:
-        """`read`: the topics that members read; None where nobody knows."""
+        """`read`: as `_read_by` says it."""
         if not may(self._gateway, rights, Operation.READ, topic):
             return code.TOPIC_AUTHORIZATION_FAILED
         return code.GROUP_SUBSCRIBED_TO_TOPIC if read is None or topic in read else code.NONE
@@ -257,11 +238,9 @@ def _offset_problem(topic: TopicMeta | None, each: AnyCommitPartition) -> int:
     return code.NONE
 
 
-def _denied_offsets(topic: m.FetchOffsetsTopic) -> m.FetchedOffsetsTopic:
-    partitions = [
-        m.FetchedOffset(partition_index=index, error_code=code.TOPIC_AUTHORIZATION_FAILED)
-        for index in topic.partition_indexes
-    ]
+def fetched_alike(topic: PartitionsOfTopic, error: int) -> m.FetchedOffsetsTopic:
+    """The same error for all partitions of a topic."""
+    partitions = [m.FetchedOffset(partition_index=index, error_code=error) for index in topic.partitions]
     return m.FetchedOffsetsTopic(name=topic.name, partitions=partitions)
 
 

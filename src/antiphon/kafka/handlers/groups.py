@@ -9,7 +9,8 @@ from antiphon.kafka import error_codes as code
 from antiphon.kafka.api import RequestContext
 from antiphon.kafka.groups.coordinator import GroupCoordinator
 from antiphon.kafka.groups.types import Join, Sync
-from antiphon.kafka.handlers.rights import sees
+from antiphon.kafka.handlers.refusals import RefusedError, coordinator_errors, telling
+from antiphon.kafka.handlers.rights import check, sees
 from antiphon.kafka.messages import cluster as cm
 from antiphon.kafka.messages import groups as m
 from antiphon.kafka.metadata_cache import MetadataCache
@@ -63,34 +64,29 @@ class GroupHandler:
         )
 
     async def _locate(self, key: str, key_type: int, rights: Rights) -> cm.FoundCoordinator:
-        def failed(error: int, message: str) -> cm.FoundCoordinator:
-            return cm.FoundCoordinator(
-                key=key, node_id=-1, host="", port=-1, error_code=error, error_message=message
+        found = cm.FoundCoordinator(key=key)
+        with telling(found):
+            if key_type not in {GROUP_KEY, TRANSACTION_KEY}:
+                reason = f"coordinators of type {key_type} do not exist here"
+                raise RefusedError(code.INVALID_REQUEST, reason)
+            of_group = key_type == GROUP_KEY
+            what = "group" if of_group else "transactional id"
+            if not _is_group_id(key):
+                wrong = code.INVALID_GROUP_ID if of_group else code.INVALID_REQUEST
+                raise RefusedError(wrong, f"not a name for a {what}")
+            resource = Resource.GROUP if of_group else Resource.TRANSACTIONAL_ID
+            check(
+                rights, Operation.DESCRIBE, resource, key, f"{rights.principal} may not describe this {what}"
             )
-
-        if key_type not in {GROUP_KEY, TRANSACTION_KEY}:
-            return failed(code.INVALID_REQUEST, f"coordinators of type {key_type} do not exist here")
-        of_group = key_type == GROUP_KEY
-        if not _is_group_id(key):
-            wrong = code.INVALID_GROUP_ID if of_group else code.INVALID_REQUEST
-            return failed(wrong, f"not a name for a {'group' if of_group else 'transactional id'}")
-        if not rights.may(Operation.DESCRIBE, Resource.GROUP if of_group else Resource.TRANSACTIONAL_ID, key):
-            if of_group:
-                return failed(
-                    code.GROUP_AUTHORIZATION_FAILED, f"{rights.principal} may not describe this group"
-                )
-            denied = f"{rights.principal} may not describe this transactional id"
-            return failed(code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, denied)
-        try:
-            shard = await (self._coordinator if of_group else self._transactions).locate(key)
-        except AntiphonError as error:
-            return failed(code.COORDINATOR_NOT_AVAILABLE, error.message)
-        node = self._cache.endpoints.get(self._cache.leader_of(shard))
-        if node is None:
-            return failed(code.COORDINATOR_NOT_AVAILABLE, "the shard has no leader now")
-        return cm.FoundCoordinator(
-            key=key, node_id=node.node_id, host=node.host, port=node.port, error_code=code.NONE
-        )
+            try:
+                shard = await (self._coordinator if of_group else self._transactions).locate(key)
+            except AntiphonError as error:
+                raise RefusedError(code.COORDINATOR_NOT_AVAILABLE, error.message) from error
+            node = self._cache.endpoints.get(self._cache.leader_of(shard))
+            if node is None:
+                raise RefusedError(code.COORDINATOR_NOT_AVAILABLE, "the shard has no leader now")
+            found.node_id, found.host, found.port = node.node_id, node.host, node.port
+        return found
 
     # -- membership -----------------------------------------------------------------------------------------------
 
@@ -98,11 +94,8 @@ class GroupHandler:
         """JoinGroup."""
         version, client_id = context.version, context.client_id[:CLIENT_ID_MAX]
         if not _is_group_id(request.group_id):
-            return m.JoinGroupResponse(error_code=code.INVALID_GROUP_ID, member_id=request.member_id)
-        if not _may_read(context, request.group_id):
-            return m.JoinGroupResponse(
-                error_code=code.GROUP_AUTHORIZATION_FAILED, member_id=request.member_id
-            )
+            raise RefusedError(code.INVALID_GROUP_ID)
+        check(context.rights, Operation.READ, Resource.GROUP, request.group_id)
         rebalance_ms = request.rebalance_timeout_ms
         join = Join(
             request.member_id,
@@ -117,13 +110,9 @@ class GroupHandler:
             id_first=version >= FIRST_ID_FIRST,
             can_skip_assignment=version >= FIRST_SKIP_ASSIGNMENT,
         )
-        try:
+        with coordinator_errors():
             joined = await self._coordinator.join(
                 request.group_id, join, lambda name: sees(self._gateway, context.rights, name)
-            )
-        except AntiphonError as error:
-            return m.JoinGroupResponse(
-                error_code=code.coordinator_code_of(error), member_id=request.member_id
             )
         return m.JoinGroupResponse(
             error_code=joined.error_code,
@@ -143,8 +132,7 @@ class GroupHandler:
 
     async def sync(self, request: m.SyncGroupRequest, context: RequestContext) -> m.SyncGroupResponse:
         """SyncGroup."""
-        if not _may_read(context, request.group_id):
-            return m.SyncGroupResponse(error_code=code.GROUP_AUTHORIZATION_FAILED)
+        check(context.rights, Operation.READ, Resource.GROUP, request.group_id)
         sync = Sync(
             request.member_id,
             request.group_instance_id,
@@ -153,10 +141,8 @@ class GroupHandler:
             request.protocol_name,
             tuple((each.member_id, each.assignment) for each in request.assignments),
         )
-        try:
+        with coordinator_errors():
             synced = await self._coordinator.sync(request.group_id, sync)
-        except AntiphonError as error:
-            return m.SyncGroupResponse(error_code=code.coordinator_code_of(error))
         return m.SyncGroupResponse(
             error_code=synced.error_code,
             protocol_type=synced.protocol_type,
@@ -166,24 +152,20 @@ class GroupHandler:
 
     async def heartbeat(self, request: m.HeartbeatRequest, context: RequestContext) -> m.HeartbeatResponse:
         """Heartbeat."""
-        if not _may_read(context, request.group_id):
-            return m.HeartbeatResponse(error_code=code.GROUP_AUTHORIZATION_FAILED)
-        try:
+        check(context.rights, Operation.READ, Resource.GROUP, request.group_id)
+        with coordinator_errors():
             error = await self._coordinator.heartbeat(
                 request.group_id, request.member_id, request.group_instance_id, request.generation_id
             )
-        except AntiphonError as refused:
-            error = code.coordinator_code_of(refused)
         return m.HeartbeatResponse(error_code=error)
 
     async def leave(self, request: m.LeaveGroupRequest, context: RequestContext) -> m.LeaveGroupResponse:
         """LeaveGroup."""
-        if not _may_read(context, request.group_id):
-            return m.LeaveGroupResponse(error_code=code.GROUP_AUTHORIZATION_FAILED)
+        check(context.rights, Operation.READ, Resource.GROUP, request.group_id)
         many = context.version >= 3
         leaving = request.members if many else [m.LeavingMember(member_id=request.member_id)]
         left = []
-        try:
+        with coordinator_errors():
             for each in leaving:
                 error = await self._coordinator.leave(
                     request.group_id, each.member_id, each.group_instance_id
@@ -193,13 +175,7 @@ class GroupHandler:
                         member_id=each.member_id, group_instance_id=each.group_instance_id, error_code=error
                     )
                 )
-        except AntiphonError as refused:
-            return m.LeaveGroupResponse(error_code=code.coordinator_code_of(refused))
         return m.LeaveGroupResponse(error_code=code.NONE if many else left[0].error_code, members=left)
-
-
-def _may_read(context: RequestContext, group_id: str) -> bool:
-    return context.rights.may(Operation.READ, Resource.GROUP, group_id)
 
 
 def _is_group_id(group_id: str) -> bool:

@@ -15,7 +15,10 @@ from antiphon.errors import AntiphonError, InvalidTxnStateError, UnknownTopicErr
 from antiphon.gateway.interface import Gateway
 from antiphon.kafka import error_codes as code
 from antiphon.kafka.api import RequestContext
+from antiphon.kafka.handlers.refusals import RefusedError
+from antiphon.kafka.handlers.rights import check
 from antiphon.kafka.messages import transactions as m
+from antiphon.kafka.messages.shared import PartitionCode, TopicCodes
 from antiphon.kafka.metadata_cache import MetadataCache
 from antiphon.model.access import Operation, Resource
 from antiphon.model.transactions import (
@@ -42,32 +45,27 @@ class MarkersHandler:
         self, request: m.WriteTxnMarkersRequest, context: RequestContext
     ) -> m.WriteTxnMarkersResponse:
         """Answered when the abort is decided; a partition where the producer has nothing open is done already."""
-        rights = context.rights
-        allowed = rights.sees(Operation.CLUSTER_ACTION, Resource.CLUSTER) or rights.may(
-            Operation.ALTER, Resource.CLUSTER
-        )
-        parts = sum(len(topic.partition_indexes) for one in request.markers for topic in one.topics)
-        refused = code.NONE if allowed else code.CLUSTER_AUTHORIZATION_FAILED
+        if not context.rights.sees(Operation.CLUSTER_ACTION, Resource.CLUSTER):
+            check(context.rights, Operation.ALTER, Resource.CLUSTER)
+        parts = sum(len(topic.partitions) for one in request.markers for topic in one.topics)
         if parts > PARTS_MAX:
-            refused = code.POLICY_VIOLATION
-        markers = [
-            await self._marker(one, refused) async for one in context.turn_budget.each(request.markers)
-        ]
+            raise RefusedError(code.POLICY_VIOLATION)
+        markers = [await self._marker(one) async for one in context.turn_budget.each(request.markers)]
         return m.WriteTxnMarkersResponse(markers=markers)
 
-    async def _marker(self, marker: m.TxnMarker, refused: int) -> m.WrittenTxnMarker:
+    async def _marker(self, marker: m.TxnMarker) -> m.WrittenTxnMarker:
         ended: set[int] = set()  # shards of the transaction that was aborted for the partitions before
         return m.WrittenTxnMarker(
             producer_id=marker.producer_id,
             topics=[
-                m.TxnTopicResult(
+                TopicCodes(
                     name=topic.name,
-                    results_by_partition=[
-                        m.TxnPartitionResult(
+                    partitions=[
+                        PartitionCode(
                             partition_index=index,
-                            error_code=refused or await self._end(marker, topic.name, index, ended),
+                            error_code=await self._end(marker, topic.name, index, ended),
                         )
-                        for index in topic.partition_indexes
+                        for index in topic.partitions
                     ],
                 )
                 for topic in marker.topics

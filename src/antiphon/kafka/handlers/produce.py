@@ -312,7 +312,7 @@ class _Work:
 
 
 def _produced(
-    partition: int, error_code: int, message: str, leader: tuple[int, int] | None = None
+    partition: int, error_code: int, message: str | None, leader: tuple[int, int] | None = None
 ) -> PartitionProduced:
     return PartitionProduced(partition, error_code, -1, -1, message, leader)
 

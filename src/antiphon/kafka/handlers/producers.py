@@ -35,7 +35,7 @@ class ProducersHandler:
         """The encoded `m.DescribeProducersResponse`; a partition that is named again is answered once."""
         wanted: dict[str, dict[int, None]] = {}
         for topic in request.topics:
-            wanted.setdefault(topic.name, {}).update(dict.fromkeys(topic.partition_indexes))
+            wanted.setdefault(topic.name, {}).update(dict.fromkeys(topic.partitions))
         work = _Work(self._gateway)
         out = work.out
         out += bytes(4)  # the time that the client is to wait is set when the answer is sent

@@ -10,6 +10,7 @@ from antiphon.gateway.interface import Gateway
 from antiphon.kafka import error_codes as code
 from antiphon.kafka.api import RequestContext
 from antiphon.kafka.features import FEATURES
+from antiphon.kafka.handlers.rights import check
 from antiphon.kafka.messages import described as m
 from antiphon.kafka.metadata_cache import MetadataCache
 from antiphon.model.access import Operation, Resource
@@ -30,8 +31,7 @@ class QuorumHandler:
         self, request: m.DescribeQuorumRequest, context: RequestContext
     ) -> m.DescribeQuorumResponse:
         """The voters of `__cluster`, and the other nodes as observers."""
-        if not context.rights.may(Operation.DESCRIBE, Resource.CLUSTER):
-            return m.DescribeQuorumResponse(error_code=code.CLUSTER_AUTHORIZATION_FAILED)
+        check(context.rights, Operation.DESCRIBE, Resource.CLUSTER)
         quorum = self._quorum()
         topics = [
             m.DescribedQuorumTopic(
@@ -83,8 +83,7 @@ class QuorumHandler:
         self, request: m.UpdateFeaturesRequest, context: RequestContext
     ) -> m.UpdateFeaturesResponse:
         """Levels come with the version of the nodes: only the level that a feature has is taken."""
-        if not context.rights.may(Operation.ALTER, Resource.CLUSTER):
-            return m.UpdateFeaturesResponse(error_code=code.CLUSTER_AUTHORIZATION_FAILED)
+        check(context.rights, Operation.ALTER, Resource.CLUSTER)
         results = [
             _feature_outcome(one, self._gateway.metadata)
             async for one in context.turn_budget.each(request.feature_updates)

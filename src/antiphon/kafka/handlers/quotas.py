@@ -4,11 +4,12 @@ from typing import Final
 
 import msgspec
 
-from antiphon.errors import AntiphonError, InvalidRequestError
+from antiphon.errors import InvalidRequestError
 from antiphon.gateway import changes
 from antiphon.gateway.interface import Gateway
-from antiphon.kafka import error_codes as code
 from antiphon.kafka.api import RequestContext
+from antiphon.kafka.handlers.refusals import config_errors, told
+from antiphon.kafka.handlers.rights import check
 from antiphon.kafka.messages import quotas as m
 from antiphon.model.access import Operation, Resource
 from antiphon.model.quotas import DEFAULT, LIMITS, Quota, address, check_quota
@@ -28,14 +29,9 @@ class QuotaHandler:
         self, request: m.DescribeClientQuotasRequest, context: RequestContext
     ) -> m.DescribeClientQuotasResponse:
         """The quotas that a filter matches."""
-        if not context.rights.may(Operation.DESCRIBE_CONFIGS, Resource.CLUSTER):
-            return m.DescribeClientQuotasResponse(error_code=code.CLUSTER_AUTHORIZATION_FAILED)
-        try:
+        check(context.rights, Operation.DESCRIBE_CONFIGS, Resource.CLUSTER)
+        with config_errors(has_config=False):
             wanted = _filters(request)
-        except InvalidRequestError as error:
-            return m.DescribeClientQuotasResponse(
-                error_code=code.INVALID_REQUEST, error_message=error.message
-            )
         known = sorted(self._gateway.access.quotas.values(), key=lambda quota: quota.key)
         return m.DescribeClientQuotasResponse(
             entries=[
@@ -52,18 +48,11 @@ class QuotaHandler:
         self, request: m.AlterClientQuotasRequest, context: RequestContext
     ) -> m.AlterClientQuotasResponse:
         """Set limits and take them away, entity by entity."""
-        allowed = context.rights.may(Operation.ALTER_CONFIGS, Resource.CLUSTER)
+        check(context.rights, Operation.ALTER_CONFIGS, Resource.CLUSTER)
         results = []
         async for entry in context.turn_budget.each(request.entries):
-            result = m.AlteredResult(entity=entry.entity)
-            try:
-                if allowed:
-                    await self._alter(entry, context, validate_only=request.validate_only)
-                else:
-                    result.error_code = code.CLUSTER_AUTHORIZATION_FAILED
-            except AntiphonError as error:
-                result.error_code, result.error_message = code.code_of(error), error.message
-            results.append(result)
+            work = self._alter(entry, context, validate_only=request.validate_only)
+            results.append(await told(m.AlteredResult(entity=entry.entity), work))
         return m.AlterClientQuotasResponse(entries=results)
 
     async def _alter(self, entry: m.AlteredEntry, context: RequestContext, *, validate_only: bool) -> None:

@@ -12,8 +12,10 @@ from antiphon.errors import InvalidRequestError, UnknownTopicError
 from antiphon.gateway.interface import Gateway
 from antiphon.kafka import error_codes as code
 from antiphon.kafka.api import RequestContext
-from antiphon.kafka.handlers.refusals import RefusedError, outcome, timeout_s
+from antiphon.kafka.handlers.refusals import RefusedError, timeout_s, told
+from antiphon.kafka.handlers.rights import check
 from antiphon.kafka.messages import reassignments as m
+from antiphon.kafka.messages.shared import PartitionOutcome
 from antiphon.kafka.metadata_cache import MetadataCache
 from antiphon.model.access import Operation, Resource
 from antiphon.model.metadata import ShardMeta
@@ -36,19 +38,18 @@ class ReassignmentHandler:
         self, request: m.AlterPartitionReassignmentsRequest, context: RequestContext
     ) -> m.AlterPartitionReassignmentsResponse:
         """Decide on each partition's move; answered when all are decided, before anything is moved."""
-        if not context.rights.may(Operation.ALTER, Resource.CLUSTER):
-            return m.AlterPartitionReassignmentsResponse(error_code=code.CLUSTER_AUTHORIZATION_FAILED)
+        check(context.rights, Operation.ALTER, Resource.CLUSTER)
         deadline_s = asyncio.get_running_loop().time() + timeout_s(request.timeout_ms)
         may_change = request.allow_replication_factor_change
         answer = m.AlterPartitionReassignmentsResponse(allow_replication_factor_change=may_change)
         answer.responses = [
             m.ReassignedTopicOutcome(
                 name=topic.name,
-                partitions=[m.ReassignedOutcome(partition_index=p.partition_index) for p in topic.partitions],
+                partitions=[PartitionOutcome(partition_index=p.partition_index) for p in topic.partitions],
             )
             for topic in request.topics
         ]
-        work: Iterator[tuple[m.ReassignedOutcome, str, m.ReassignedPartition]] = (
+        work: Iterator[tuple[PartitionOutcome, str, m.ReassignedPartition]] = (
             (done, topic.name, wanted)
             for topic, answered in zip(request.topics, answer.responses, strict=True)
             for wanted, done in zip(topic.partitions, answered.partitions, strict=True)
@@ -59,7 +60,7 @@ class ReassignmentHandler:
 
     async def _move(
         self,
-        done: m.ReassignedOutcome,
+        done: PartitionOutcome,
         name: str,
         wanted: m.ReassignedPartition,
         may_change: bool,
@@ -86,17 +87,16 @@ class ReassignmentHandler:
             except InvalidRequestError as error:
                 raise RefusedError(code.INVALID_REPLICA_ASSIGNMENT, error.message) from error
 
-        done.error_code, done.error_message = await outcome(work())
+        await told(done, work())
 
     async def list_moves(
         self, request: m.ListPartitionReassignmentsRequest, context: RequestContext
     ) -> m.ListPartitionReassignmentsResponse:
         """The partitions to or from which nodes are being moved, as far as this node has heard."""
-        if not context.rights.may(Operation.DESCRIBE, Resource.CLUSTER):
-            return m.ListPartitionReassignmentsResponse(error_code=code.CLUSTER_AUTHORIZATION_FAILED)
+        check(context.rights, Operation.DESCRIBE, Resource.CLUSTER)
         wanted = None
         if request.topics is not None:
-            wanted = {(topic.name, index) for topic in request.topics for index in topic.partition_indexes}
+            wanted = {(topic.name, index) for topic in request.topics for index in topic.partitions}
         topics = []
         for count, topic in enumerate(self._gateway.metadata.topics, 1):
             if not count % TOGETHER:

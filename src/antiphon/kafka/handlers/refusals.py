@@ -1,26 +1,47 @@
 """What the handlers of administration share: what they refuse by themselves, how that is answered, and how long they try."""
 
-from collections.abc import Awaitable, Iterator
+from collections.abc import Awaitable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Final
+from typing import Final, Protocol, TypeVar
 
 from antiphon.coordination.topic_settings import TOPIC_SETTINGS
 from antiphon.errors import AntiphonError, InvalidRequestError
 from antiphon.kafka import error_codes as code
+from antiphon.kafka.messages.shared import PartitionCode, PartitionsOfTopic, TopicCodes
 from antiphon.model.internal import is_internal
 from antiphon.model.metadata import TopicMeta
 
 TIMEOUT_S_MAX: Final = 120.0
 TIMEOUT_S_MIN: Final = 1.0
+_NO_OTHERS: Final[Mapping[tuple[str, int], int]] = {}
 
 
 class RefusedError(Exception):
-    """A part of a request that is refused with a code of Kafka's."""
+    """A request, or a part of one, that is refused with a code of Kafka's. `reason` None: the code says it all.
 
-    def __init__(self, error_code: int, reason: str) -> None:
+    A handler that raises it has the whole request answered with it (`kafka.error_answers`).
+    """
+
+    def __init__(self, error_code: int, reason: str | None = None) -> None:
         super().__init__(reason)
         self.error_code = error_code
         self.reason = reason
+
+
+def alike(
+    topics: Iterable[PartitionsOfTopic], error_code: int, others: Mapping[tuple[str, int], int] = _NO_OTHERS
+) -> list[TopicCodes]:
+    """The same outcome for all partitions, but for `others`."""
+    return [
+        TopicCodes(
+            name=topic.name,
+            partitions=[
+                PartitionCode(partition_index=index, error_code=others.get((topic.name, index), error_code))
+                for index in topic.partitions
+            ],
+        )
+        for topic in topics
+    ]
 
 
 async def outcome(work: Awaitable[None]) -> tuple[int, str | None]:
@@ -32,6 +53,40 @@ async def outcome(work: Awaitable[None]) -> tuple[int, str | None]:
     except AntiphonError as error:
         return code.code_of(error), error.message
     return code.NONE, None
+
+
+class Told(Protocol):
+    """A part of an answer, with its outcome."""
+
+    error_code: int
+    error_message: str | None
+
+
+ToldT = TypeVar("ToldT", bound=Told)
+
+
+@contextmanager
+def telling(part: Told) -> Iterator[None]:
+    """The part of an answer tells of what the block refuses. Errors go on: of rights that are not known yet, for example."""
+    try:
+        yield
+    except RefusedError as refused:
+        part.error_code, part.error_message = refused.error_code, refused.reason
+
+
+async def told(part: ToldT, work: Awaitable[None]) -> ToldT:
+    """The part of an answer, with code and message of what `work` comes to."""
+    part.error_code, part.error_message = await outcome(work)
+    return part
+
+
+@contextmanager
+def coordinator_errors() -> Iterator[None]:
+    """Errors of a coordinator are told as its clients know them. An unknown group is the caller's."""
+    try:
+        yield
+    except AntiphonError as error:
+        raise RefusedError(code.coordinator_code_of(error), error.message) from error
 
 
 @contextmanager

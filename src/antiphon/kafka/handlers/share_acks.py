@@ -2,38 +2,20 @@
 
 import asyncio
 from collections.abc import Iterator, Sequence
-from typing import Final, Protocol
+from typing import Final
 
 from antiphon.coordination.share_terms import Ack, AckType, ShareRefused
 from antiphon.errors import AntiphonError
 from antiphon.kafka import error_codes as code
 from antiphon.kafka.groups.share_partitions import Place, Share, SharePartitions, now_ms
 from antiphon.kafka.handlers.share_places import Failed, SharePlaces
-from antiphon.kafka.messages.share_groups import AcknowledgementBatch
+from antiphon.kafka.messages.share_groups import AcknowledgementBatch, ShareTopicWanted
 from antiphon.security.authorizer import Rights
 
 _CODES: Final = {
     ShareRefused.BAD_RANGE: code.INVALID_REQUEST,
     ShareRefused.BAD_STATE: code.INVALID_RECORD_STATE,
 }
-
-
-class OfPartition(Protocol):
-    """A partition, in a request that acknowledges."""
-
-    partition_index: int
-    acknowledgement_batches: list[AcknowledgementBatch]
-
-
-class OfTopic(Protocol):
-    """Partitions of a topic."""
-
-    topic_id: bytes
-
-    @property
-    def partitions(self) -> Sequence[OfPartition]:
-        """Those that are named."""
-        ...
 
 
 Told = dict[Place, Failed | None]  # None: all is well
@@ -47,7 +29,7 @@ class ShareAcks:
         self._shares = shares
 
     async def take(
-        self, rights: Rights, member: tuple[str, str], topics: Sequence[OfTopic], *, renews: bool
+        self, rights: Rights, member: tuple[str, str], topics: Sequence[ShareTopicWanted], *, renews: bool
     ) -> Told:
         """What became of the acknowledgements in a request of a member (its group and id), once it is stored."""
         told: Told = {}
@@ -93,7 +75,7 @@ class ShareAcks:
 
 
 def _acknowledged(
-    group: str, topics: Sequence[OfTopic]
+    group: str, topics: Sequence[ShareTopicWanted]
 ) -> Iterator[tuple[Place, list[AcknowledgementBatch]]]:
     for topic in topics:
         for partition in topic.partitions:

@@ -19,6 +19,7 @@ from antiphon.kafka.framing import RequestHeader
 from antiphon.kafka.groups.share_partitions import Place, Share, SharePartitions, now_ms
 from antiphon.kafka.groups.share_reads import Wanted, give, isolation_of
 from antiphon.kafka.handlers.fetch import BATCH_BYTES, GATHER_S, RESPONSE_BYTES_MAX, WAIT_MS_MAX
+from antiphon.kafka.handlers.group_outcomes import check_reads
 from antiphon.kafka.handlers.refusals import RefusedError
 from antiphon.kafka.handlers.share_acks import ShareAcks, Told
 from antiphon.kafka.handlers.share_places import Failed, SharePlaces
@@ -27,7 +28,6 @@ from antiphon.kafka.metadata_cache import MetadataCache
 from antiphon.kafka.produce_codec import NodeEndpoint
 from antiphon.kafka.share_fetch_codec import NO_LEADER, ShareFetched, encode_share_fetch
 from antiphon.kafka.share_sessions import FINAL, INITIAL, ShareSession, ShareSessions
-from antiphon.model.access import Operation, Resource
 from antiphon.security.authorizer import Rights
 from antiphon.shares import asking
 
@@ -156,13 +156,10 @@ class ShareFetchHandler:
         self, request: m.ShareAcknowledgeRequest, context: RequestContext
     ) -> m.ShareAcknowledgeResponse:
         """ShareAcknowledge: stored when it is answered."""
-        try:
-            member = _member(request.group_id, request.member_id, context.rights)
-            if request.share_session_epoch == INITIAL:
-                raise RefusedError(code.INVALID_SHARE_SESSION_EPOCH, "a ShareFetch opens a share session")
-            session = self.sessions.find(member, request.share_session_epoch)
-        except RefusedError as refused:
-            return m.ShareAcknowledgeResponse(error_code=refused.error_code, error_message=refused.reason)
+        member = _member(request.group_id, request.member_id, context.rights)
+        if request.share_session_epoch == INITIAL:
+            raise RefusedError(code.INVALID_SHARE_SESSION_EPOCH, "a ShareFetch opens a share session")
+        session = self.sessions.find(member, request.share_session_epoch)
         told = await self._acks.take(context.rights, member, request.topics, renews=request.is_renew_ack)
         if request.share_session_epoch == FINAL:
             self._end(session)
@@ -354,8 +351,7 @@ def _member(group: str | None, member: str | None, rights: Rights) -> tuple[str,
         raise RefusedError(
             code.INVALID_REQUEST, "GroupId and MemberId must be given, with 1,024 bytes at most"
         )
-    if not rights.may(Operation.READ, Resource.GROUP, group):
-        raise RefusedError(code.GROUP_AUTHORIZATION_FAILED, f"{rights.principal} may not read this group")
+    check_reads(rights, group)
     return group, member
 
 

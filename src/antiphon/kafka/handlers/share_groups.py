@@ -14,7 +14,6 @@ from antiphon.kafka.handlers.group_topics import GroupTopics
 from antiphon.kafka.handlers.refusals import RefusedError
 from antiphon.kafka.handlers.rights import sees
 from antiphon.kafka.messages import share_groups as m
-from antiphon.model.access import Operation, Resource
 
 
 class ShareGroupHandler:
@@ -32,10 +31,7 @@ class ShareGroupHandler:
         self, request: m.ShareGroupHeartbeatRequest, context: RequestContext
     ) -> m.ShareGroupHeartbeatResponse:
         """ShareGroupHeartbeat: stored, as far as it changes anything, when it is answered."""
-        try:
-            found = await beaten(self._heartbeat(request, context))
-        except RefusedError as refused:
-            return m.ShareGroupHeartbeatResponse(error_code=refused.error_code, error_message=refused.reason)
+        found = await beaten(self._heartbeat(request, context))
         return m.ShareGroupHeartbeatResponse(
             error_code=code.NONE,
             member_id=found.member_id,
@@ -100,20 +96,17 @@ class ShareGroupHandler:
     ) -> m.ShareGroupDescribeResponse:
         """ShareGroupDescribe; a group that is named more than once is described once."""
         groups = await each_described(
-            request.group_ids, self._describe, context, with_operations=request.include_authorized_operations
+            m.DescribedShareGroup,
+            request.group_ids,
+            self._describe,
+            context,
+            with_operations=request.include_authorized_operations,
         )
         return m.ShareGroupDescribeResponse(groups=groups)
 
     async def _describe(self, group_id: str, context: RequestContext) -> m.DescribedShareGroup:
-        if not context.rights.may(Operation.DESCRIBE, Resource.GROUP, group_id):
-            return m.DescribedShareGroup(error_code=code.GROUP_AUTHORIZATION_FAILED, group_id=group_id)
         shares, missing = self._coordinator.shares, f"no share group is called {group_id!r}"
-        try:
-            group = await group_for(self._gateway, shares, group_id, context.rights, missing)
-        except RefusedError as refused:
-            return m.DescribedShareGroup(
-                error_code=refused.error_code, error_message=refused.reason, group_id=group_id
-            )
+        group = await group_for(self._gateway, shares, group_id, context.rights, missing)
         return m.DescribedShareGroup(
             error_code=code.NONE,
             group_id=group_id,

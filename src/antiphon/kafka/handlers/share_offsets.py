@@ -1,6 +1,7 @@
 """DescribeShareGroupOffsets, AlterShareGroupOffsets and DeleteShareGroupOffsets: where share groups are in topics."""
 
 import asyncio
+from contextlib import suppress
 from typing import Final
 
 from antiphon import system
@@ -10,9 +11,10 @@ from antiphon.gateway.interface import Gateway
 from antiphon.kafka import error_codes as code
 from antiphon.kafka.api import RequestContext
 from antiphon.kafka.groups.coordinator import GroupCoordinator
-from antiphon.kafka.handlers.refusals import RefusedError
-from antiphon.kafka.handlers.rights import may
+from antiphon.kafka.handlers.refusals import RefusedError, coordinator_errors, telling, told
+from antiphon.kafka.handlers.rights import check, check_topic, may
 from antiphon.kafka.messages import share_groups as m
+from antiphon.kafka.messages.shared import PartitionOutcome
 from antiphon.model.access import Operation, Resource
 from antiphon.model.cluster import AskShareStates, PutShareState
 from antiphon.model.internal import is_internal
@@ -44,20 +46,20 @@ class ShareOffsetsHandler:
         """DescribeShareGroupOffsets."""
         groups = []
         for asked in request.groups:
-            try:
-                self._check(context.rights, Operation.DESCRIBE, asked.group_id)
-                await self._known(asked.group_id)
-                topics = await self._describe(asked, context.rights)
-                groups.append(m.ShareOffsetsGroup(group_id=asked.group_id, topics=topics))
-            except (RefusedError, AntiphonError) as error:
-                refused, message = _code_and_reason(error)
-                groups.append(
-                    m.ShareOffsetsGroup(group_id=asked.group_id, error_code=refused, error_message=message)
-                )
+            group = m.ShareOffsetsGroup(group_id=asked.group_id)
+            groups.append(await told(group, self._describe(group, asked, context.rights)))
             await asyncio.sleep(0)  # others first
         return m.DescribeShareGroupOffsetsResponse(groups=groups)
 
-    async def _describe(self, asked: m.ShareOffsetsGroupAsked, rights: Rights) -> list[m.ShareOffsetsTopic]:
+    async def _describe(
+        self, group: m.ShareOffsetsGroup, asked: m.ShareOffsetsGroupAsked, rights: Rights
+    ) -> None:
+        with coordinator_errors():
+            _check(rights, Operation.DESCRIBE, asked.group_id)
+            await self._known(asked.group_id)
+            group.topics = await self._topics(asked, rights)
+
+    async def _topics(self, asked: m.ShareOffsetsGroupAsked, rights: Rights) -> list[m.ShareOffsetsTopic]:
         shard_id, _ = self._coordinator.home(asked.group_id)
         rows: dict[tuple[bytes, int], ShareRow] = {}
         for found in await self._keeper.rows(shard_id, asked.group_id):
@@ -70,13 +72,13 @@ class ShareOffsetsHandler:
             try:
                 topic = self._topic(rights, Operation.DESCRIBE, name)
             except RefusedError as refused:
-                told = [
+                denied = [
                     m.ShareOffset(
                         partition_index=each, error_code=refused.error_code, error_message=refused.reason
                     )
                     for each in partitions
                 ]
-                topics.append(m.ShareOffsetsTopic(topic_name=name, topic_id=bytes(16), partitions=told))
+                topics.append(m.ShareOffsetsTopic(topic_name=name, partitions=denied))
                 continue
             offsets: list[m.ShareOffset] = []
             for at in range(0, len(partitions), AT_ONCE):
@@ -92,7 +94,7 @@ class ShareOffsetsHandler:
         self, asked: m.ShareOffsetsGroupAsked, rows: dict[tuple[bytes, int], ShareRow], rights: Rights
     ) -> Wanted:
         if asked.topics is not None:
-            return [(topic.topic_name, list(topic.partitions)) for topic in asked.topics]
+            return [(topic.name, list(topic.partitions)) for topic in asked.topics]
         found: dict[str, list[int]] = {}
         for topic_id, partition in sorted(rows):
             try:
@@ -137,35 +139,26 @@ class ShareOffsetsHandler:
         self, request: m.AlterShareGroupOffsetsRequest, context: RequestContext
     ) -> m.AlterShareGroupOffsetsResponse:
         """AlterShareGroupOffsets: of a group without members."""
-        try:
-            self._check(context.rights, Operation.READ, request.group_id)
+        with coordinator_errors():
+            _check(context.rights, Operation.READ, request.group_id)
             await self._empty(request.group_id)
             responses = [
                 await self._alter_topic(request.group_id, topic, context.rights) for topic in request.topics
             ]
-        except (RefusedError, AntiphonError) as error:
-            refused, message = _code_and_reason(error)
-            return m.AlterShareGroupOffsetsResponse(error_code=refused, error_message=message)
         return m.AlterShareGroupOffsetsResponse(responses=responses)
 
     async def _alter_topic(
         self, group: str, asked: m.ShareOffsetsTopicAltered, rights: Rights
     ) -> m.AlteredShareOffsetsTopic:
-        topic_id, told = bytes(16), []
+        answer = m.AlteredShareOffsetsTopic(topic_name=asked.topic_name)
         for each in asked.partitions:
-            refused, message = code.NONE, None
-            try:
+            done = PartitionOutcome(partition_index=each.partition_index)
+            answer.partitions.append(done)
+            with telling(done):
                 topic = self._topic(rights, Operation.READ, asked.topic_name)
-                topic_id = topic.topic_id
+                answer.topic_id = topic.topic_id
                 await self._alter_one(group, topic, each)
-            except RefusedError as error:
-                refused, message = error.error_code, error.reason
-            told.append(
-                m.AlteredShareOffset(
-                    partition_index=each.partition_index, error_code=refused, error_message=message
-                )
-            )
-        return m.AlteredShareOffsetsTopic(topic_name=asked.topic_name, topic_id=topic_id, partitions=told)
+        return answer
 
     async def _alter_one(self, group: str, topic: TopicMeta, asked: m.ShareOffsetAltered) -> None:
         partition = asked.partition_index
@@ -176,8 +169,8 @@ class ShareOffsetsHandler:
         if asked.start_offset < 0:
             raise RefusedError(code.INVALID_REQUEST, f"{asked.start_offset} is no offset")
         place = (topic.topic_id, partition)
-        told = await self._keeper.answer(AskShareStates(group, reads=(place,)))
-        version, value = told.rows[0]
+        kept = await self._keeper.answer(AskShareStates(group, reads=(place,)))
+        version, value = kept.rows[0]
         term = 0
         if version != ABSENT:
             try:
@@ -186,7 +179,7 @@ class ShareOffsetsHandler:
                 term = 0  # it is made anew
         owner = system.new_uuid().bytes
         row = ShareRow(owner, term, 0, self._gateway.metadata.version, asked.start_offset)
-        put = PutShareState(*place, encoded(row), version, told.group_version)
+        put = PutShareState(*place, encoded(row), version, kept.group_version)
         if (await self._keeper.answer(AskShareStates(group, (put,)))).versions[0] == ABSENT:
             raise RefusedError(code.COORDINATOR_NOT_AVAILABLE, "somebody else changed it just now; ask again")
 
@@ -195,45 +188,26 @@ class ShareOffsetsHandler:
     ) -> m.DeleteShareGroupOffsetsResponse:
         """DeleteShareGroupOffsets: of a group without members. It begins anew in these topics."""
         responses = []
-        try:
-            self._check(context.rights, Operation.DELETE, request.group_id)
+        with coordinator_errors():
+            _check(context.rights, Operation.DELETE, request.group_id)
             await self._empty(request.group_id)
             shard_id, _ = self._coordinator.home(request.group_id)
             for asked in request.topics:
-                refused, message, topic_id = code.NONE, None, bytes(16)
-                try:
-                    topic_id = self._topic(context.rights, Operation.READ, asked.topic_name).topic_id
-                    await self._keeper.forget(shard_id, request.group_id, topic_id)
-                except RefusedError as error:
-                    refused, message = error.error_code, error.reason
-                responses.append(
-                    m.DeletedShareOffsetsTopic(
-                        topic_name=asked.topic_name,
-                        topic_id=topic_id,
-                        error_code=refused,
-                        error_message=message,
-                    )
-                )
-        except (RefusedError, AntiphonError) as error:
-            refused, message = _code_and_reason(error)
-            return m.DeleteShareGroupOffsetsResponse(error_code=refused, error_message=message)
+                done = m.DeletedShareOffsetsTopic(topic_name=asked.topic_name)
+                responses.append(done)
+                with telling(done):
+                    done.topic_id = self._topic(context.rights, Operation.READ, asked.topic_name).topic_id
+                    await self._keeper.forget(shard_id, request.group_id, done.topic_id)
         return m.DeleteShareGroupOffsetsResponse(responses=responses)
 
     # -- what is looked at first ------------------------------------------------------------------------------------
 
-    def _check(self, rights: Rights, operation: Operation, group: str) -> None:
-        if not rights.may(operation, Resource.GROUP, group):
-            raise RefusedError(
-                code.GROUP_AUTHORIZATION_FAILED, f"{rights.principal} may not {operation} this group"
-            )
-
     async def _known(self, group: str) -> bool:
         """Is there such a share group (or a refusal), and has it members?"""
-        try:
+        found = None
+        with suppress(UnknownTopicError):
             await self._coordinator.ready(group)
             found = self._coordinator.shares.find(group)
-        except UnknownTopicError:
-            found = None
         if found is None:
             raise RefusedError(code.GROUP_ID_NOT_FOUND, f"no share group is called {group!r}")
         return bool(found.members)
@@ -243,10 +217,8 @@ class ShareOffsetsHandler:
             raise RefusedError(code.NON_EMPTY_GROUP, f"share group {group!r} has members")
 
     def _topic(self, rights: Rights, operation: Operation, name: str) -> TopicMeta:
-        if not may(self._gateway, rights, operation, name):
-            raise RefusedError(
-                code.TOPIC_AUTHORIZATION_FAILED, f"{rights.principal} may not {operation} topic {name!r}"
-            )
+        reason = f"{rights.principal} may not {operation} topic {name!r}"
+        check_topic(self._gateway, rights, operation, name, reason)
         try:
             topic = self._gateway.topic(name)
         except UnknownTopicError as error:
@@ -256,7 +228,5 @@ class ShareOffsetsHandler:
         return topic
 
 
-def _code_and_reason(error: RefusedError | AntiphonError) -> tuple[int, str]:
-    if isinstance(error, RefusedError):
-        return error.error_code, error.reason
-    return code.coordinator_code_of(error), error.message
+def _check(rights: Rights, operation: Operation, group: str) -> None:
+    check(rights, operation, Resource.GROUP, group, f"{rights.principal} may not {operation} this group")

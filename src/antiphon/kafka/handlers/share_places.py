@@ -20,7 +20,7 @@ class Failed(NamedTuple):
     """Why, and who leads the partition, where this node does not."""
 
     error_code: int
-    message: str
+    message: str | None
     leader: tuple[int, int] = NO_LEADER
 
 

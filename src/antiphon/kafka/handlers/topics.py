@@ -26,21 +26,23 @@ from antiphon.kafka.handlers.refusals import (
     outcome,
     placement_errors,
     refuse_internal,
+    telling,
     timeout_s,
+    told,
 )
-from antiphon.kafka.handlers.rights import may, may_create, sees
+from antiphon.kafka.handlers.rights import check, check_topic, may, may_create, sees
 from antiphon.kafka.handlers.topic_values import created_settings
 from antiphon.kafka.messages import admin as m
 from antiphon.kafka.metadata_cache import MetadataCache
-from antiphon.kafka.primitives import ZERO_UUID
 from antiphon.kafka.topic_config import (
     TopicDefaults,
     name_problem,
 )
 from antiphon.model.access import Operation, Resource
-from antiphon.model.metadata import SHARDS_MAX, Kind, TopicMeta
+from antiphon.model.metadata import SHARDS_MAX, Kind
 from antiphon.model.placement import Placement
 from antiphon.model.requests import AlterTopic, CreateTopic
+from antiphon.security.authorizer import Rights
 
 DEFAULT: Final = -1
 FAILED: Final = "failed"  # a replica's state
@@ -89,44 +91,33 @@ class TopicHandler:
         created = []
         for topic in request.topics:
             await asyncio.sleep(0)  # others first
-            if names[topic.name] > 1:
-                reason = "the request names this topic more than once"
-                created.append(
-                    m.CreatedTopic(name=topic.name, error_code=code.INVALID_REQUEST, error_message=reason)
-                )
-                continue
-            if not may_create(self._gateway, context.rights, topic.name):
-                denied = code.TOPIC_AUTHORIZATION_FAILED
-                created.append(m.CreatedTopic(name=topic.name, error_code=denied))
-                continue
-            created.append(await self._create(topic, request, context))
+            answer = m.CreatedTopic(name=topic.name)
+            with telling(answer):
+                if names[topic.name] > 1:
+                    raise RefusedError(code.INVALID_REQUEST, "the request names this topic more than once")
+                if not may_create(self._gateway, context.rights, topic.name):
+                    raise RefusedError(code.TOPIC_AUTHORIZATION_FAILED)
+                await told(answer, self._create(answer, topic, request, context))
+            created.append(answer)
         return m.CreateTopicsResponse(topics=created)
 
     async def _create(
-        self, topic: m.CreatableTopic, request: m.CreateTopicsRequest, context: RequestContext
-    ) -> m.CreatedTopic:
-        made: list[TopicMeta] = []
-
-        async def work() -> None:
-            wanted = self._checked(topic, validate_only=request.validate_only)
-            if not request.validate_only:
-                self._charge(context, STRICT_CREATE, wanted.shards)
-            # With settings, too, it is told which is wrong by the message only.
-            by_hand = bool(wanted.placement) and not wanted.config
-            with config_errors(bool(wanted.config)), placement_errors(by_hand):
-                made.append(await self._gateway.create_topic(wanted, timeout_s(request.timeout_ms)))
-
-        error, message = await outcome(work())
-        if not made:
-            return m.CreatedTopic(name=topic.name, error_code=error, error_message=message)
-        meta = made[0]
-        return m.CreatedTopic(
-            name=meta.name,
-            topic_id=meta.topic_id,
-            num_partitions=len(meta.shards),
-            replication_factor=meta.replicas,
-            configs=created_settings(meta, self._gateway.settings),
-        )
+        self,
+        answer: m.CreatedTopic,
+        topic: m.CreatableTopic,
+        request: m.CreateTopicsRequest,
+        context: RequestContext,
+    ) -> None:
+        wanted = self._checked(topic, validate_only=request.validate_only)
+        if not request.validate_only:
+            self._charge(context, STRICT_CREATE, wanted.shards)
+        # With settings, too, it is told which is wrong by the message only.
+        by_hand = bool(wanted.placement) and not wanted.config
+        with config_errors(bool(wanted.config)), placement_errors(by_hand):
+            meta = await self._gateway.create_topic(wanted, timeout_s(request.timeout_ms))
+        answer.topic_id = meta.topic_id
+        answer.num_partitions, answer.replication_factor = len(meta.shards), meta.replicas
+        answer.configs = created_settings(meta, self._gateway.settings)
 
     def _checked(self, topic: m.CreatableTopic, *, validate_only: bool) -> CreateTopic:
         problem = name_problem(topic.name)
@@ -173,32 +164,32 @@ class TopicHandler:
         self, request: m.DeleteTopicsRequest, context: RequestContext
     ) -> m.DeleteTopicsResponse:
         """Delete topics by name or id."""
-        wanted = request.topics or [
-            m.DeletableTopic(name=name, topic_id=ZERO_UUID) for name in request.topic_names
-        ]
+        wanted = request.topics or [m.DeletableTopic(name=name) for name in request.topic_names]
         responses = []
         async for topic in context.turn_budget.each(wanted):
-            name = topic.name
-            if name is None:
-                try:
-                    name = self._gateway.topic_by_id(topic.topic_id).name
-                except UnknownTopicError:
-                    responses.append(
-                        m.DeletedTopic(name=None, topic_id=topic.topic_id, error_code=code.UNKNOWN_TOPIC_ID)
-                    )
-                    continue
-            if not may(self._gateway, context.rights, Operation.DELETE, name):
-                # Who may not even describe it is not told the name that belongs to an id.
-                hidden = topic.name is None and not sees(self._gateway, context.rights, name)
-                failed = code.UNKNOWN_TOPIC_ID if hidden else code.TOPIC_AUTHORIZATION_FAILED
-                told = None if hidden else name
-                responses.append(m.DeletedTopic(name=told, topic_id=topic.topic_id, error_code=failed))
-                continue
-            error, message = await outcome(self._delete(name, timeout_s(request.timeout_ms), context))
-            responses.append(
-                m.DeletedTopic(name=name, topic_id=topic.topic_id, error_code=error, error_message=message)
-            )
+            answer = m.DeletedTopic(name=topic.name, topic_id=topic.topic_id)
+            with telling(answer):
+                name = self._deletable(answer, context.rights)
+                await told(answer, self._delete(name, timeout_s(request.timeout_ms), context))
+            responses.append(answer)
         return m.DeleteTopicsResponse(responses=responses)
+
+    def _deletable(self, answer: m.DeletedTopic, rights: Rights) -> str:
+        """The topic's name, which the answer gets. Raises RefusedError where the client may not delete it."""
+        gateway, name = self._gateway, answer.name
+        if name is None:
+            try:
+                name = gateway.topic_by_id(answer.topic_id).name
+            except UnknownTopicError:
+                raise RefusedError(code.UNKNOWN_TOPIC_ID) from None
+        allowed = may(gateway, rights, Operation.DELETE, name)
+        # Who may not even describe it is not told the name that belongs to an id.
+        if not allowed and answer.name is None and not sees(gateway, rights, name):
+            raise RefusedError(code.UNKNOWN_TOPIC_ID)
+        answer.name = name
+        if not allowed:
+            raise RefusedError(code.TOPIC_AUTHORIZATION_FAILED)
+        return name
 
     async def _delete(self, name: str, timeout_s: float, context: RequestContext) -> None:
         topic = self._gateway.topic(name)
@@ -218,9 +209,7 @@ class TopicHandler:
                 await self._delete_before(topic.name, part, deadline_s)
                 if allowed
                 else m.DeletedRecords(
-                    partition_index=part.partition_index,
-                    low_watermark=-1,
-                    error_code=code.TOPIC_AUTHORIZATION_FAILED,
+                    partition_index=part.partition_index, error_code=code.TOPIC_AUTHORIZATION_FAILED
                 )
                 async for part in budget.each(topic.partitions)
             ]
@@ -231,7 +220,7 @@ class TopicHandler:
         self, name: str, wanted: m.DeleteRecordsPartition, deadline_s: float
     ) -> m.DeletedRecords:
         index = wanted.partition_index
-        begins: list[int] = []
+        answer = m.DeletedRecords(partition_index=index)
 
         async def work() -> None:
             topic = self._gateway.topic(name)
@@ -244,12 +233,10 @@ class TopicHandler:
             if wanted.offset < DEFAULT:
                 raise RefusedError(code.OFFSET_OUT_OF_RANGE, f"{wanted.offset} is no offset")
             left_s = max(0.0, deadline_s - asyncio.get_running_loop().time())
-            begins.append(await self._gateway.trim(shard.shard_id, wanted.offset, left_s))
+            answer.low_watermark = await self._gateway.trim(shard.shard_id, wanted.offset, left_s)
 
-        error, _ = await outcome(work())
-        return m.DeletedRecords(
-            partition_index=index, low_watermark=begins[0] if begins else -1, error_code=error
-        )
+        answer.error_code, _ = await outcome(work())
+        return answer
 
     async def create_partitions(
         self, request: m.CreatePartitionsRequest, context: RequestContext
@@ -263,11 +250,11 @@ class TopicHandler:
             return m.CreatePartitionsResponse(results=answers)
         results = []
         async for topic in context.turn_budget.each(request.topics):
-            if not may(self._gateway, context.rights, Operation.ALTER, topic.name):
-                results.append(m.GrownTopic(name=topic.name, error_code=code.TOPIC_AUTHORIZATION_FAILED))
-                continue
-            error, message = await outcome(self._grow(topic, request, context))
-            results.append(m.GrownTopic(name=topic.name, error_code=error, error_message=message))
+            grown = m.GrownTopic(name=topic.name)
+            with telling(grown):
+                check_topic(self._gateway, context.rights, Operation.ALTER, topic.name)
+                await told(grown, self._grow(topic, request, context))
+            results.append(grown)
         return m.CreatePartitionsResponse(results=results)
 
     def _growth(self, name: str, count: int) -> int:
@@ -303,12 +290,11 @@ class TopicHandler:
         self, request: m.DescribeLogDirsRequest, context: RequestContext
     ) -> m.DescribeLogDirsResponse:
         """What replicas take on this node's disk. A replica that has failed is left out, as on a failed disk of Kafka's."""
-        if not context.rights.may(Operation.DESCRIBE, Resource.CLUSTER):
-            return m.DescribeLogDirsResponse(error_code=code.CLUSTER_AUTHORIZATION_FAILED, results=[])
+        check(context.rights, Operation.DESCRIBE, Resource.CLUSTER)
         log_dir = m.LogDir(log_dir=f"node-{self._gateway.node_id}", topics=[])
         wanted = None
         if request.topics is not None:
-            wanted = {(topic.topic, index) for topic in request.topics for index in topic.partitions}
+            wanted = {(topic.name, index) for topic in request.topics for index in topic.partitions}
         try:
             log_dir.topics = self._topics_on_disk(wanted)
         except NotReadyError as error:

@@ -9,7 +9,6 @@ from antiphon.kafka.api import RequestContext
 from antiphon.kafka.groups.coordinator import GroupCoordinator
 from antiphon.kafka.handlers.group_offsets import GroupOffsetsHandler
 from antiphon.kafka.handlers.transactions import may_transact
-from antiphon.kafka.messages import groups as gm
 from antiphon.kafka.messages import transactions as m
 from antiphon.kafka.transaction_codes import produce_code_of
 from antiphon.model.access import Operation, Resource
@@ -47,7 +46,7 @@ class TransactionOffsetsHandler:
             for topic in outcomes:
                 for partition in topic.partitions:
                     partition.error_code = partition.error_code or failed
-        return m.TxnOffsetCommitResponse(topics=[_result(topic) for topic in outcomes])
+        return m.TxnOffsetCommitResponse(topics=outcomes)
 
     async def _refusal(self, request: m.TxnOffsetCommitRequest, context: RequestContext) -> int:
         """What is wrong with the request as a whole."""
@@ -83,11 +82,3 @@ class TransactionOffsetsHandler:
             return code.NONE
         failed = produce_code_of(refused)
         return code.COORDINATOR_LOAD_IN_PROGRESS if failed == code.NOT_ENOUGH_REPLICAS else failed
-
-
-def _result(topic: gm.CommittedTopic) -> m.TxnOffsetCommitTopicResult:
-    partitions = [
-        m.TxnOffsetCommitPartitionResult(partition_index=each.partition_index, error_code=each.error_code)
-        for each in topic.partitions
-    ]
-    return m.TxnOffsetCommitTopicResult(name=topic.name, partitions=partitions)

@@ -1,5 +1,6 @@
 """InitProducerId, AddPartitionsToTxn, AddOffsetsToTxn, EndTxn, DescribeTransactions and ListTransactions."""
 
+from contextlib import suppress
 from typing import Final
 
 from antiphon import system
@@ -10,10 +11,12 @@ from antiphon.gateway.interface import Gateway
 from antiphon.kafka import error_codes as code
 from antiphon.kafka.api import RequestContext
 from antiphon.kafka.groups.coordinator import GroupCoordinator
-from antiphon.kafka.handlers.rights import may, sees
+from antiphon.kafka.handlers.refusals import RefusedError, alike, coordinator_errors
+from antiphon.kafka.handlers.rights import check, may, sees
 from antiphon.kafka.matching import matching
 from antiphon.kafka.messages import cluster as cm
 from antiphon.kafka.messages import transactions as m
+from antiphon.kafka.messages.shared import PartitionsOfTopic, TopicCodes
 from antiphon.kafka.metadata_cache import MetadataCache
 from antiphon.kafka.transaction_codes import code_of_refusal
 from antiphon.model.access import Operation, Resource
@@ -28,17 +31,22 @@ FIRST_OF_BROKERS: Final = 4  # AddPartitionsToTxn from which only a broker asks,
 FIRST_ABORTABLE: Final = 5
 FIRST_RAISING: Final = 5  # EndTxn from which the producer gets a new epoch
 
-_Asked = list[m.TxnTopic]
-
 
 def is_transactional_id(name: str) -> bool:
     """May a transactional id be called that?"""
     return 0 < len(name.encode()) <= ID_BYTES_MAX
 
 
-def may_transact(rights: Rights, name: str, operation: Operation = Operation.WRITE) -> bool:
+def may_transact(rights: Rights, name: str) -> bool:
     """May the client use this transactional id?"""
-    return rights.may(operation, Resource.TRANSACTIONAL_ID, name)
+    return rights.may(Operation.WRITE, Resource.TRANSACTIONAL_ID, name)
+
+
+def check_transacts(rights: Rights, name: str, operation: Operation = Operation.WRITE) -> None:
+    """Raise RefusedError where nothing has this transactional id, or the client may not use it."""
+    if not is_transactional_id(name):
+        raise RefusedError(code.INVALID_REQUEST)
+    check(rights, operation, Resource.TRANSACTIONAL_ID, name)
 
 
 class TransactionHandler:
@@ -64,22 +72,18 @@ class TransactionHandler:
         """A fresh producer id at epoch 0; with a transactional id that one's producer, whose epoch rises."""
         name, rights = request.transactional_id, context.rights
         if name is not None:
-            if not is_transactional_id(name):
-                return cm.InitProducerIdResponse(error_code=code.INVALID_REQUEST)
-            if not may_transact(rights, name):
-                return cm.InitProducerIdResponse(error_code=code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+            check_transacts(rights, name)
             return await self._init(name, request, context)
         if not rights.sees(Operation.IDEMPOTENT_WRITE, Resource.CLUSTER) and not rights.may_any(
             Operation.WRITE, Resource.TOPIC
         ):
-            rights.may(Operation.IDEMPOTENT_WRITE, Resource.CLUSTER)
-            return cm.InitProducerIdResponse(error_code=code.CLUSTER_AUTHORIZATION_FAILED)
+            check(rights, Operation.IDEMPOTENT_WRITE, Resource.CLUSTER)
         try:
             producer_id = await self._gateway.new_producer_id()
-        except InvalidRequestError:
-            return cm.InitProducerIdResponse(error_code=code.INVALID_REQUEST)
-        except AntiphonError:
-            return cm.InitProducerIdResponse(error_code=code.COORDINATOR_NOT_AVAILABLE)
+        except AntiphonError as error:
+            wrong = isinstance(error, InvalidRequestError)
+            refused_as = code.INVALID_REQUEST if wrong else code.COORDINATOR_NOT_AVAILABLE
+            raise RefusedError(refused_as) from error
         return cm.InitProducerIdResponse(producer_id=producer_id, producer_epoch=0)
 
     async def _init(
@@ -87,12 +91,10 @@ class TransactionHandler:
     ) -> cm.InitProducerIdResponse:
         has_id, has_epoch = request.producer_id != NOBODY, request.producer_epoch != NOBODY
         if has_id != has_epoch:
-            return cm.InitProducerIdResponse(error_code=code.INVALID_REQUEST)
+            raise RefusedError(code.INVALID_REQUEST)
         expected = Producer(request.producer_id, request.producer_epoch) if has_id else None
-        try:
+        with coordinator_errors():
             refused, row = await self._coordinator.init(name, request.transaction_timeout_ms, expected)
-        except AntiphonError as error:
-            return cm.InitProducerIdResponse(error_code=code.coordinator_code_of(error))
         if refused is not None or row is None:
             knows = context.version >= INIT_KNOWS_FENCED
             return cm.InitProducerIdResponse(error_code=code_of_refusal(refused, knows_fenced=knows))
@@ -112,8 +114,7 @@ class TransactionHandler:
                 topics=request.topics,
             )
             return m.AddPartitionsToTxnResponse(results_by_topic=await self._join(one, context, checked=True))
-        if not context.rights.may(Operation.CLUSTER_ACTION, Resource.CLUSTER):
-            return m.AddPartitionsToTxnResponse(error_code=code.CLUSTER_AUTHORIZATION_FAILED)
+        check(context.rights, Operation.CLUSTER_ACTION, Resource.CLUSTER)
         results = [
             m.TxnResult(
                 transactional_id=one.transactional_id,
@@ -123,9 +124,7 @@ class TransactionHandler:
         ]
         return m.AddPartitionsToTxnResponse(results_by_transaction=results)
 
-    async def _join(
-        self, one: m.TxnToJoin, context: RequestContext, *, checked: bool
-    ) -> list[m.TxnTopicResult]:
+    async def _join(self, one: m.TxnToJoin, context: RequestContext, *, checked: bool) -> list[TopicCodes]:
         """All of the partitions take part, or none does. `checked`: the client's own rights count."""
         name, producer = one.transactional_id, Producer(one.producer_id, one.producer_epoch)
         if not is_transactional_id(name):
@@ -134,19 +133,7 @@ class TransactionHandler:
             return alike(one.topics, code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
         shards, problems = self._shards(one.topics, context.rights if checked else None)
         if problems:
-            return [
-                m.TxnTopicResult(
-                    name=topic.name,
-                    results_by_partition=[
-                        m.TxnPartitionResult(
-                            partition_index=index,
-                            error_code=problems.get((topic.name, index), code.OPERATION_NOT_ATTEMPTED),
-                        )
-                        for index in topic.partitions
-                    ],
-                )
-                for topic in one.topics
-            ]
+            return alike(one.topics, code.OPERATION_NOT_ATTEMPTED, problems)
         try:
             if one.verify_only:
                 refused = await self._verify(name, producer, shards)
@@ -165,7 +152,9 @@ class TransactionHandler:
                 return refused
         return None
 
-    def _shards(self, topics: _Asked, rights: Rights | None) -> tuple[list[int], dict[tuple[str, int], int]]:
+    def _shards(
+        self, topics: list[PartitionsOfTopic], rights: Rights | None
+    ) -> tuple[list[int], dict[tuple[str, int], int]]:
         """The shards of partitions; and what is wrong with which of them."""
         shards: list[int] = []
         problems: dict[tuple[str, int], int] = {}
@@ -201,41 +190,29 @@ class TransactionHandler:
     ) -> m.AddOffsetsToTxnResponse:
         """AddOffsetsToTxn: a group takes part."""
         name, rights = request.transactional_id, context.rights
-        if not is_transactional_id(name):
-            return m.AddOffsetsToTxnResponse(error_code=code.INVALID_REQUEST)
-        if not may_transact(rights, name):
-            return m.AddOffsetsToTxnResponse(error_code=code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
-        if not rights.may(Operation.READ, Resource.GROUP, request.group_id):
-            return m.AddOffsetsToTxnResponse(error_code=code.GROUP_AUTHORIZATION_FAILED)
+        check_transacts(rights, name)
+        check(rights, Operation.READ, Resource.GROUP, request.group_id)
         if not 0 < len(request.group_id.encode()) <= ID_BYTES_MAX:
-            return m.AddOffsetsToTxnResponse(error_code=code.INVALID_GROUP_ID)
+            raise RefusedError(code.INVALID_GROUP_ID)
         producer = Producer(request.producer_id, request.producer_epoch)
-        try:
-            await self._groups.locate(
-                request.group_id
-            )  # a group that has no shard could never be told the end
+        with coordinator_errors():
+            # A group that has no shard could never be told the end.
+            await self._groups.locate(request.group_id)
             refused = await self._coordinator.join(name, producer, [], [request.group_id])
-        except AntiphonError as error:
-            return m.AddOffsetsToTxnResponse(error_code=code.coordinator_code_of(error))
         knows = context.version >= STEPS_KNOW_FENCED
         return m.AddOffsetsToTxnResponse(error_code=code_of_refusal(refused, knows_fenced=knows))
 
     async def end(self, request: m.EndTxnRequest, context: RequestContext) -> m.EndTxnResponse:
         """EndTxn: decided when it is answered. From version 5 on the producer has a new epoch then (KIP-890)."""
         name = request.transactional_id
-        if not is_transactional_id(name):
-            return m.EndTxnResponse(error_code=code.INVALID_REQUEST)
-        if not may_transact(context.rights, name):
-            return m.EndTxnResponse(error_code=code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+        check_transacts(context.rights, name)
         producer = Producer(request.producer_id, request.producer_epoch)
         now: Producer | None = None
-        try:
+        with coordinator_errors():
             if context.version >= FIRST_RAISING:
                 refused, now = await self._coordinator.end_and_raise(name, producer, commit=request.committed)
             else:
                 refused = await self._coordinator.end(name, producer, commit=request.committed)
-        except AntiphonError as error:
-            return m.EndTxnResponse(error_code=code.coordinator_code_of(error))
         if refused is None and now is not None:
             return m.EndTxnResponse(
                 producer_id=now.producer_id, producer_epoch=now.epoch, error_code=code.NONE
@@ -256,19 +233,10 @@ class TransactionHandler:
         return m.DescribeTransactionsResponse(transaction_states=found)
 
     async def _described(self, name: str, rights: Rights) -> m.DescribedTransaction:
-        if not is_transactional_id(name):
-            return m.DescribedTransaction(error_code=code.INVALID_REQUEST, transactional_id=name)
-        if not may_transact(rights, name, Operation.DESCRIBE):
-            denied = code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
-            return m.DescribedTransaction(error_code=denied, transactional_id=name)
         try:
-            row = await self._coordinator.describe(name)
-        except UnknownTopicError:
-            row = None
-        except AntiphonError as error:
-            return m.DescribedTransaction(error_code=code.coordinator_code_of(error), transactional_id=name)
-        if row is None:
-            return m.DescribedTransaction(error_code=code.TRANSACTIONAL_ID_NOT_FOUND, transactional_id=name)
+            row = await self._row(name, rights)
+        except RefusedError as refused:
+            return m.DescribedTransaction(error_code=refused.error_code, transactional_id=name)
         return m.DescribedTransaction(
             error_code=code.NONE,
             transactional_id=name,
@@ -280,7 +248,16 @@ class TransactionHandler:
             topics=self._topics(row, rights),
         )
 
-    def _topics(self, row: Row, rights: Rights) -> list[m.DescribedTxnTopic]:
+    async def _row(self, name: str, rights: Rights) -> Row:
+        check_transacts(rights, name, Operation.DESCRIBE)
+        row = None
+        with coordinator_errors(), suppress(UnknownTopicError):
+            row = await self._coordinator.describe(name)
+        if row is None:
+            raise RefusedError(code.TRANSACTIONAL_ID_NOT_FOUND)
+        return row
+
+    def _topics(self, row: Row, rights: Rights) -> list[PartitionsOfTopic]:
         """The partitions that take part, of topics that are there and may be seen."""
         by_topic: dict[str, list[int]] = {}
         for shard_id in row.shards:
@@ -291,7 +268,7 @@ class TransactionHandler:
             if sees(self._gateway, rights, topic.name):
                 by_topic.setdefault(topic.name, []).append(shard.index)
         return [
-            m.DescribedTxnTopic(topic=name, partitions=sorted(indexes))
+            PartitionsOfTopic(name=name, partitions=sorted(indexes))
             for name, indexes in sorted(by_topic.items())
         ]
 
@@ -303,10 +280,8 @@ class TransactionHandler:
         unknown = [state for state in request.state_filters if state not in known]
         states, producers = set(request.state_filters), set(request.producer_id_filters)
         longest_start_ms = system.wall_ms() - request.duration_filter
-        try:
+        with coordinator_errors():
             rows = await self._coordinator.listed()
-        except AntiphonError as error:
-            return m.ListTransactionsResponse(error_code=code.coordinator_code_of(error))
 
         def is_wanted(name: str, row: Row) -> bool:
             running = row.state is State.ONGOING or row.state in PREPARED
@@ -322,7 +297,7 @@ class TransactionHandler:
         try:
             names = await matching(compiled(regex), wanted, context.turn) if regex else wanted
         except BadRegexError:
-            return m.ListTransactionsResponse(error_code=code.INVALID_REGULAR_EXPRESSION)
+            raise RefusedError(code.INVALID_REGULAR_EXPRESSION) from None
         return m.ListTransactionsResponse(
             unknown_state_filters=unknown,
             transaction_states=[
@@ -334,17 +309,3 @@ class TransactionHandler:
                 for name in names
             ],
         )
-
-
-def alike(topics: _Asked, error_code: int) -> list[m.TxnTopicResult]:
-    """The same outcome for all partitions."""
-    return [
-        m.TxnTopicResult(
-            name=topic.name,
-            results_by_partition=[
-                m.TxnPartitionResult(partition_index=index, error_code=error_code)
-                for index in topic.partitions
-            ],
-        )
-        for topic in topics
-    ]

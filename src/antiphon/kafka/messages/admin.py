@@ -2,6 +2,7 @@
 
 from typing import Annotated
 
+from antiphon.kafka.messages.shared import Outcome, PartitionsOfTopic, Response
 from antiphon.kafka.primitives import ZERO_UUID
 from antiphon.kafka.schema import I8, I16, I32, I64, Message, Uuid, V
 
@@ -38,11 +39,9 @@ class CreateTopicsRequest(Message, kw_only=True):
     validate_only: Annotated[bool, V(1)] = False
 
 
-class CreatedSetting(Message, kw_only=True):
+class CreatedSetting(TopicSetting, kw_only=True):
     """A setting as it came out. Source 1: of the topic, 5: default."""
 
-    name: str
-    value: str | None
     read_only: bool = False
     config_source: I8 = 1
     is_sensitive: bool = False
@@ -72,7 +71,7 @@ class DeletableTopic(Message, kw_only=True):
     """A topic by name, or by id where the name is None."""
 
     name: str | None
-    topic_id: Uuid
+    topic_id: Uuid = ZERO_UUID
 
 
 class DeleteTopicsRequest(Message, kw_only=True):
@@ -135,10 +134,9 @@ class DeletedRecordsTopic(Message, kw_only=True):
     partitions: list[DeletedRecords]
 
 
-class DeleteRecordsResponse(Message, kw_only=True):
+class DeleteRecordsResponse(Response, kw_only=True):
     """Outcomes in the order of the request."""
 
-    throttle_time_ms: I32 = 0
     topics: list[DeletedRecordsTopic]
 
 
@@ -172,18 +170,22 @@ class GrownTopic(Message, kw_only=True):
     error_message: str | None = None
 
 
-class CreatePartitionsResponse(Message, kw_only=True):
+class CreatePartitionsResponse(Response, kw_only=True):
     """Outcomes in the order of the request."""
 
-    throttle_time_ms: I32 = 0
     results: list[GrownTopic]
 
 
-class DescribeConfigsResource(Message, kw_only=True):
-    """Type 2: a topic, 4: a broker by its id. `configuration_keys` None: all."""
+class ConfigResource(Message, kw_only=True):
+    """What has settings. Type 2: a topic, 4: a broker by its id."""
 
     resource_type: I8
     resource_name: str
+
+
+class DescribeConfigsResource(ConfigResource, kw_only=True):
+    """`configuration_keys` None: all."""
+
     configuration_keys: list[str] | None
 
 
@@ -195,19 +197,15 @@ class DescribeConfigsRequest(Message, kw_only=True):
     include_documentation: Annotated[bool, V(3)] = False
 
 
-class SettingSynonym(Message, kw_only=True):
+class SettingSynonym(TopicSetting, kw_only=True):
     """Where a value comes from, the nearest first."""
 
-    name: str
-    value: str | None
     source: I8
 
 
-class DescribedSetting(Message, kw_only=True):
+class DescribedSetting(TopicSetting, kw_only=True):
     """A setting. Sources: 1 topic, 4 static broker, 5 default. Types: 1 boolean, 2 string, 3 int, 5 long, 7 list."""
 
-    name: str
-    value: str | None
     read_only: bool = False
     config_source: Annotated[I8, V(1)] = -1
     is_sensitive: bool = False
@@ -216,20 +214,22 @@ class DescribedSetting(Message, kw_only=True):
     documentation: Annotated[str | None, V(3)] = None
 
 
-class DescribedResource(Message, kw_only=True):
-    """Settings of one topic or broker."""
+class AlteredResource(Outcome, kw_only=True):
+    """Outcome for one topic or broker."""
 
-    error_code: I16 = 0
-    error_message: str | None = None
     resource_type: I8
     resource_name: str
+
+
+class DescribedResource(AlteredResource, kw_only=True):
+    """Settings of one topic or broker."""
+
     configs: list[DescribedSetting] = []
 
 
-class DescribeConfigsResponse(Message, kw_only=True):
+class DescribeConfigsResponse(Response, kw_only=True):
     """Settings in the order of the request."""
 
-    throttle_time_ms: I32 = 0
     results: list[DescribedResource]
 
 
@@ -241,11 +241,9 @@ class AlterableSetting(Message, kw_only=True):
     value: str | None
 
 
-class AlterableResource(Message, kw_only=True):
+class AlterableResource(ConfigResource, kw_only=True):
     """Changes to one topic or broker."""
 
-    resource_type: I8
-    resource_name: str
     configs: list[AlterableSetting]
 
 
@@ -256,35 +254,16 @@ class IncrementalAlterConfigsRequest(Message, kw_only=True):
     validate_only: bool
 
 
-class AlteredResource(Message, kw_only=True):
-    """Outcome for one topic or broker."""
-
-    error_code: I16 = 0
-    error_message: str | None = None
-    resource_type: I8
-    resource_name: str
-
-
-class IncrementalAlterConfigsResponse(Message, kw_only=True):
+class IncrementalAlterConfigsResponse(Response, kw_only=True):
     """Outcomes in the order of the request."""
 
-    throttle_time_ms: I32 = 0
     responses: list[AlteredResource]
 
 
-class ReplacedSetting(Message, kw_only=True):
-    """A setting; None: the default."""
-
-    name: str
-    value: str | None
-
-
-class ReplacedResource(Message, kw_only=True):
+class ReplacedResource(ConfigResource, kw_only=True):
     """All settings that one topic or broker is to have."""
 
-    resource_type: I8
-    resource_name: str
-    configs: list[ReplacedSetting]
+    configs: list[TopicSetting]
 
 
 class AlterConfigsRequest(Message, kw_only=True):
@@ -294,24 +273,14 @@ class AlterConfigsRequest(Message, kw_only=True):
     validate_only: bool
 
 
-class AlterConfigsResponse(Message, kw_only=True):
-    """Outcomes in the order of the request."""
-
-    throttle_time_ms: I32 = 0
-    responses: list[AlteredResource]
-
-
-class LogDirsTopic(Message, kw_only=True):
-    """Partitions of one topic."""
-
-    topic: str
-    partitions: list[I32]
+class AlterConfigsResponse(IncrementalAlterConfigsResponse, kw_only=True):
+    """The same."""
 
 
 class DescribeLogDirsRequest(Message, kw_only=True):
     """Ask what partitions take on disk; `topics` None: all that the node has."""
 
-    topics: list[LogDirsTopic] | None
+    topics: list[PartitionsOfTopic] | None
 
 
 class LogDirPartition(Message, kw_only=True):
@@ -340,26 +309,18 @@ class LogDir(Message, kw_only=True):
     usable_bytes: Annotated[I64, V(4)] = -1
 
 
-class DescribeLogDirsResponse(Message, kw_only=True):
+class DescribeLogDirsResponse(Response, kw_only=True):
     """The directories of the answering node."""
 
-    throttle_time_ms: I32 = 0
     error_code: Annotated[I16, V(3)] = 0
-    results: list[LogDir]
-
-
-class ElectionTopic(Message, kw_only=True):
-    """Partitions of one topic."""
-
-    topic: str
-    partitions: list[I32]
+    results: list[LogDir] = []
 
 
 class ElectLeadersRequest(Message, kw_only=True):
     """Election type 0: the preferred replica, 1: unclean. `topic_partitions` None: all that there are."""
 
     election_type: Annotated[I8, V(1)] = 0
-    topic_partitions: list[ElectionTopic] | None
+    topic_partitions: list[PartitionsOfTopic] | None
     timeout_ms: I32
 
 
@@ -367,20 +328,19 @@ class ElectedPartition(Message, kw_only=True):
     """Outcome for one partition."""
 
     partition_id: I32
-    error_code: I16
+    error_code: I16 = 0
     error_message: str | None = None
 
 
 class ElectedTopic(Message, kw_only=True):
     """Partitions of one topic."""
 
-    topic: str
+    name: str
     partition_result: list[ElectedPartition]
 
 
-class ElectLeadersResponse(Message, kw_only=True):
+class ElectLeadersResponse(Response, kw_only=True):
     """Outcomes; where all partitions were asked for, without those that needed no election."""
 
-    throttle_time_ms: I32 = 0
     error_code: Annotated[I16, V(1)] = 0
-    replica_election_results: list[ElectedTopic]
+    replica_election_results: list[ElectedTopic] = []

@@ -2,6 +2,7 @@
 
 from typing import Annotated, Final
 
+from antiphon.kafka.messages.shared import ErrorResponse, ReasonResponse
 from antiphon.kafka.primitives import ZERO_UUID
 from antiphon.kafka.schema import I8, I16, I32, I64, Message, Uuid, V
 
@@ -128,12 +129,9 @@ class DescribeClusterBroker(Message, kw_only=True):
     is_fenced: Annotated[bool, V(2)] = False
 
 
-class DescribeClusterResponse(Message, kw_only=True):
+class DescribeClusterResponse(ReasonResponse, kw_only=True):
     """The nodes and the controller."""
 
-    throttle_time_ms: I32 = 0
-    error_code: I16 = 0
-    error_message: str | None = None
     endpoint_type: Annotated[I8, V(1)] = 1
     cluster_id: str = ""
     controller_id: I32 = -1
@@ -153,10 +151,10 @@ class FoundCoordinator(Message, kw_only=True):
     """The node that coordinates one key."""
 
     key: str
-    node_id: I32
-    host: str
-    port: I32
-    error_code: I16
+    node_id: I32 = -1
+    host: str = ""
+    port: I32 = -1
+    error_code: I16 = 0
     error_message: str | None = None
 
 
@@ -181,10 +179,8 @@ class InitProducerIdRequest(Message, kw_only=True):
     producer_epoch: Annotated[I16, V(3)] = -1
 
 
-class InitProducerIdResponse(Message, kw_only=True):
+class InitProducerIdResponse(ErrorResponse, kw_only=True):
     """A producer id and its epoch."""
 
-    throttle_time_ms: I32 = 0
-    error_code: I16 = 0
     producer_id: I64 = -1
     producer_epoch: I16 = -1

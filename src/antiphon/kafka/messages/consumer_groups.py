@@ -3,7 +3,8 @@
 from typing import Annotated
 
 from antiphon.kafka.messages.cluster import OPERATIONS_NOT_ASKED
-from antiphon.kafka.schema import I8, I16, I32, Message, Uuid, V
+from antiphon.kafka.messages.shared import Outcome, ReasonResponse, Response
+from antiphon.kafka.schema import I8, I32, Message, Uuid, V
 
 
 class TopicPartitions(Message, kw_only=True):
@@ -34,12 +35,9 @@ class HeartbeatAssignment(Message, kw_only=True):
     topic_partitions: list[TopicPartitions]
 
 
-class ConsumerGroupHeartbeatResponse(Message, kw_only=True):
+class ConsumerGroupHeartbeatResponse(ReasonResponse, kw_only=True):
     """The member's epoch, and its assignment where that is news."""
 
-    throttle_time_ms: I32 = 0
-    error_code: I16
-    error_message: str | None = None
     member_id: str | None = None
     member_epoch: I32 = 0
     heartbeat_interval_ms: I32 = 0
@@ -83,22 +81,24 @@ class DescribedConsumer(Message, kw_only=True):
     member_type: Annotated[I8, V(1)] = 1
 
 
-class DescribedConsumerGroup(Message, kw_only=True):
-    """A group's state."""
+class GroupHead(Outcome, kw_only=True):
+    """What a group's state begins with, here and for share groups."""
 
-    error_code: I16
-    error_message: str | None = None
     group_id: str
     group_state: str = ""
     group_epoch: I32 = 0
     assignment_epoch: I32 = 0
     assignor_name: str = ""
+
+
+class DescribedConsumerGroup(GroupHead, kw_only=True):
+    """A group's state."""
+
     members: list[DescribedConsumer] = []
     authorized_operations: I32 = OPERATIONS_NOT_ASKED
 
 
-class ConsumerGroupDescribeResponse(Message, kw_only=True):
+class ConsumerGroupDescribeResponse(Response, kw_only=True):
     """States in the order of the request."""
 
-    throttle_time_ms: I32 = 0
     groups: list[DescribedConsumerGroup]

@@ -3,6 +3,7 @@
 from typing import Annotated
 
 from antiphon.kafka.messages.cluster import OPERATIONS_NOT_ASKED
+from antiphon.kafka.messages.shared import ErrorResponse, ReasonResponse, Response
 from antiphon.kafka.primitives import ZERO_UUID
 from antiphon.kafka.schema import I8, I16, I32, I64, U16, Message, Uuid, V
 
@@ -53,10 +54,9 @@ class DescribedTopic(Message, kw_only=True):
     topic_authorized_operations: I32 = OPERATIONS_NOT_ASKED
 
 
-class DescribeTopicPartitionsResponse(Message, kw_only=True):
+class DescribeTopicPartitionsResponse(Response, kw_only=True):
     """A page, in the order of the topics' names. `next_cursor` None: the last one."""
 
-    throttle_time_ms: I32 = 0
     topics: list[DescribedTopic]
     next_cursor: PartitionCursor | None = None
 
@@ -159,12 +159,9 @@ class FeatureOutcome(Message, kw_only=True):
     error_message: str | None = None
 
 
-class UpdateFeaturesResponse(Message, kw_only=True):
+class UpdateFeaturesResponse(ReasonResponse, kw_only=True):
     """Outcomes; from version 2 on the first error stands for all."""
 
-    throttle_time_ms: I32 = 0
-    error_code: I16 = 0
-    error_message: str | None = None
     results: Annotated[list[FeatureOutcome], V(0, 1)] = []
 
 
@@ -181,9 +178,7 @@ class ListedResource(Message, kw_only=True):
     resource_type: Annotated[I8, V(1)] = 16
 
 
-class ListConfigResourcesResponse(Message, kw_only=True):
+class ListConfigResourcesResponse(ErrorResponse, kw_only=True):
     """What has settings."""
 
-    throttle_time_ms: I32 = 0
-    error_code: I16 = 0
     config_resources: list[ListedResource] = []

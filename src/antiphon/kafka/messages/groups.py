@@ -3,6 +3,7 @@
 from typing import Annotated
 
 from antiphon.kafka.messages.cluster import OPERATIONS_NOT_ASKED
+from antiphon.kafka.messages.shared import PartitionsOfTopic, Response, TopicCodes
 from antiphon.kafka.schema import I16, I32, I64, Message, V
 
 
@@ -152,32 +153,11 @@ class OffsetCommitRequest(Message, kw_only=True):
     topics: list[CommitTopic]
 
 
-class CommittedPartition(Message, kw_only=True):
-    """Outcome for one partition."""
-
-    partition_index: I32
-    error_code: I16
-
-
-class CommittedTopic(Message, kw_only=True):
-    """Partitions of one topic."""
-
-    name: str
-    partitions: list[CommittedPartition]
-
-
 class OffsetCommitResponse(Message, kw_only=True):
     """Outcomes in the order of the request."""
 
     throttle_time_ms: Annotated[I32, V(3)] = 0
-    topics: list[CommittedTopic]
-
-
-class FetchOffsetsTopic(Message, kw_only=True):
-    """Partitions of one topic."""
-
-    name: str
-    partition_indexes: list[I32]
+    topics: list[TopicCodes]
 
 
 class FetchOffsetsGroup(Message, kw_only=True):
@@ -186,14 +166,14 @@ class FetchOffsetsGroup(Message, kw_only=True):
     group_id: str
     member_id: Annotated[str | None, V(9)] = None
     member_epoch: Annotated[I32, V(9)] = -1
-    topics: list[FetchOffsetsTopic] | None = None
+    topics: list[PartitionsOfTopic] | None = None
 
 
 class OffsetFetchRequest(Message, kw_only=True):
     """One group up to version 7, many from 8 on."""
 
     group_id: Annotated[str, V(0, 7)] = ""
-    topics: Annotated[list[FetchOffsetsTopic] | None, V(0, 7, nullable_since=2)] = None
+    topics: Annotated[list[PartitionsOfTopic] | None, V(0, 7, nullable_since=2)] = None
     groups: Annotated[list[FetchOffsetsGroup], V(8)] = []
     require_stable: Annotated[bool, V(7)] = False
 
@@ -219,7 +199,7 @@ class FetchedOffsetsGroup(Message, kw_only=True):
     """One group's offsets."""
 
     group_id: str
-    topics: list[FetchedOffsetsTopic]
+    topics: list[FetchedOffsetsTopic] = []
     error_code: I16 = 0
 
 
@@ -291,7 +271,7 @@ class ListGroupsResponse(Message, kw_only=True):
 
     throttle_time_ms: Annotated[I32, V(1)] = 0
     error_code: I16 = 0
-    groups: list[ListedGroup]
+    groups: list[ListedGroup] = []
 
 
 class DeleteGroupsRequest(Message, kw_only=True):
@@ -307,31 +287,20 @@ class DeletedGroup(Message, kw_only=True):
     error_code: I16
 
 
-class DeleteGroupsResponse(Message, kw_only=True):
+class DeleteGroupsResponse(Response, kw_only=True):
     """Outcomes in the order of the request."""
 
-    throttle_time_ms: I32 = 0
     results: list[DeletedGroup]
 
 
-class OffsetDeletePartition(Message, kw_only=True):
-    """One partition."""
-
-    partition_index: I32
-
-
-class OffsetDeleteTopic(Message, kw_only=True):
-    """Partitions of one topic."""
-
-    name: str
-    partitions: list[OffsetDeletePartition]
-
-
 class OffsetDeleteRequest(Message, kw_only=True):
-    """Forget a group's offsets of some partitions."""
+    """Forget a group's offsets of some partitions.
+
+    In Kafka's schema each is a structure of one number, which without tags, as in all versions, has that number's bytes.
+    """
 
     group_id: str
-    topics: list[OffsetDeleteTopic]
+    topics: list[PartitionsOfTopic]
 
 
 class OffsetDeleteResponse(Message, kw_only=True):
@@ -339,4 +308,4 @@ class OffsetDeleteResponse(Message, kw_only=True):
 
     error_code: I16
     throttle_time_ms: I32 = 0
-    topics: list[CommittedTopic] = []
+    topics: list[TopicCodes] = []

@@ -81,7 +81,7 @@ class EpochEnd(Message, kw_only=True):
     error_code: I16
     partition: I32
     leader_epoch: Annotated[I32, V(1)] = -1
-    end_offset: I64
+    end_offset: I64 = -1
 
 
 class EpochEndTopic(Message, kw_only=True):

@@ -1,6 +1,7 @@
 """Quotas of clients."""
 
-from antiphon.kafka.schema import F64, I8, I16, I32, Message
+from antiphon.kafka.messages.shared import Outcome, ReasonResponse, Response
+from antiphon.kafka.schema import F64, I8, Message
 
 
 class QuotaFilter(Message, kw_only=True):
@@ -39,12 +40,9 @@ class QuotaEntry(Message, kw_only=True):
     values: list[QuotaValue]
 
 
-class DescribeClientQuotasResponse(Message, kw_only=True):
+class DescribeClientQuotasResponse(ReasonResponse, kw_only=True):
     """What was found; None with an error."""
 
-    throttle_time_ms: I32 = 0
-    error_code: I16 = 0
-    error_message: str | None = None
     entries: list[QuotaEntry] | None = None
 
 
@@ -70,16 +68,13 @@ class AlterClientQuotasRequest(Message, kw_only=True):
     validate_only: bool
 
 
-class AlteredResult(Message, kw_only=True):
+class AlteredResult(Outcome, kw_only=True):
     """The outcome for one entity."""
 
-    error_code: I16 = 0
-    error_message: str | None = None
     entity: list[EntityPart]
 
 
-class AlterClientQuotasResponse(Message, kw_only=True):
+class AlterClientQuotasResponse(Response, kw_only=True):
     """The outcomes, in the order of the entries."""
 
-    throttle_time_ms: I32 = 0
     entries: list[AlteredResult]

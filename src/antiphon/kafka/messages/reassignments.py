@@ -2,6 +2,7 @@
 
 from typing import Annotated
 
+from antiphon.kafka.messages.shared import PartitionOutcome, PartitionsOfTopic, ReasonResponse, Response
 from antiphon.kafka.schema import I16, I32, Message, V
 
 
@@ -27,43 +28,27 @@ class AlterPartitionReassignmentsRequest(Message, kw_only=True):
     topics: list[ReassignedTopic]
 
 
-class ReassignedOutcome(Message, kw_only=True):
-    """Outcome for one partition: the move is decided, not done."""
-
-    partition_index: I32
-    error_code: I16 = 0
-    error_message: str | None = None
-
-
 class ReassignedTopicOutcome(Message, kw_only=True):
     """Partitions of one topic."""
 
     name: str
-    partitions: list[ReassignedOutcome]
+    partitions: list[PartitionOutcome]
 
 
-class AlterPartitionReassignmentsResponse(Message, kw_only=True):
+class AlterPartitionReassignmentsResponse(Response, kw_only=True):
     """Outcomes in the order of the request."""
 
-    throttle_time_ms: I32 = 0
     allow_replication_factor_change: Annotated[bool, V(1)] = True
     error_code: I16 = 0
     error_message: str | None = None
     responses: list[ReassignedTopicOutcome] = []
 
 
-class ReassignmentsTopic(Message, kw_only=True):
-    """Partitions of one topic."""
-
-    name: str
-    partition_indexes: list[I32]
-
-
 class ListPartitionReassignmentsRequest(Message, kw_only=True):
     """Ask for moves that are under way; `topics` None: all."""
 
     timeout_ms: I32
-    topics: list[ReassignmentsTopic] | None
+    topics: list[PartitionsOfTopic] | None
 
 
 class OngoingReassignment(Message, kw_only=True):
@@ -82,10 +67,7 @@ class OngoingTopic(Message, kw_only=True):
     partitions: list[OngoingReassignment]
 
 
-class ListPartitionReassignmentsResponse(Message, kw_only=True):
+class ListPartitionReassignmentsResponse(ReasonResponse, kw_only=True):
     """The moves."""
 
-    throttle_time_ms: I32 = 0
-    error_code: I16 = 0
-    error_message: str | None = None
     topics: list[OngoingTopic] = []

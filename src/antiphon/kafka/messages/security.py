@@ -2,6 +2,7 @@
 
 from typing import Annotated
 
+from antiphon.kafka.messages.shared import Outcome, ReasonResponse, Response
 from antiphon.kafka.schema import I8, I16, I32, I64, Message, V
 
 
@@ -66,12 +67,9 @@ class DescribeAclsResource(Message, kw_only=True):
     acls: list[AclDescription]
 
 
-class DescribeAclsResponse(Message, kw_only=True):
+class DescribeAclsResponse(ReasonResponse, kw_only=True):
     """What matches the filter."""
 
-    throttle_time_ms: I32 = 0
-    error_code: I16 = 0
-    error_message: str | None = None
     resources: list[DescribeAclsResource] = []
 
 
@@ -93,30 +91,14 @@ class CreateAclsRequest(Message, kw_only=True):
     creations: list[AclCreation]
 
 
-class AclCreationResult(Message, kw_only=True):
-    """Outcome for one entry."""
-
-    error_code: I16 = 0
-    error_message: str | None = None
-
-
-class CreateAclsResponse(Message, kw_only=True):
+class CreateAclsResponse(Response, kw_only=True):
     """Outcomes in the order of the request."""
 
-    throttle_time_ms: I32 = 0
-    results: list[AclCreationResult]
+    results: list[Outcome]
 
 
-class DeleteAclsFilter(Message, kw_only=True):
-    """As in DescribeAclsRequest."""
-
-    resource_type_filter: I8
-    resource_name_filter: str | None
-    pattern_type_filter: Annotated[I8, V(1)] = 3
-    principal_filter: str | None
-    host_filter: str | None
-    operation: I8
-    permission_type: I8
+class DeleteAclsFilter(DescribeAclsRequest, kw_only=True):
+    """The same filter."""
 
 
 class DeleteAclsRequest(Message, kw_only=True):
@@ -125,11 +107,9 @@ class DeleteAclsRequest(Message, kw_only=True):
     filters: list[DeleteAclsFilter]
 
 
-class DeletedAcl(Message, kw_only=True):
+class DeletedAcl(Outcome, kw_only=True):
     """An entry that was removed."""
 
-    error_code: I16 = 0
-    error_message: str | None = None
     resource_type: I8
     resource_name: str
     pattern_type: Annotated[I8, V(1)] = 3
@@ -139,18 +119,15 @@ class DeletedAcl(Message, kw_only=True):
     permission_type: I8
 
 
-class DeleteAclsFilterResult(Message, kw_only=True):
+class DeleteAclsFilterResult(Outcome, kw_only=True):
     """What one filter removed."""
 
-    error_code: I16 = 0
-    error_message: str | None = None
     matching_acls: list[DeletedAcl] = []
 
 
-class DeleteAclsResponse(Message, kw_only=True):
+class DeleteAclsResponse(Response, kw_only=True):
     """Outcomes in the order of the request."""
 
-    throttle_time_ms: I32 = 0
     filter_results: list[DeleteAclsFilterResult]
 
 
@@ -185,12 +162,9 @@ class DescribedUser(Message, kw_only=True):
     credential_infos: list[CredentialInfo] = []
 
 
-class DescribeUserScramCredentialsResponse(Message, kw_only=True):
+class DescribeUserScramCredentialsResponse(ReasonResponse, kw_only=True):
     """The users that were asked about."""
 
-    throttle_time_ms: I32 = 0
-    error_code: I16 = 0
-    error_message: str | None = None
     results: list[DescribedUser] = []
 
 
@@ -226,8 +200,7 @@ class AlteredUser(Message, kw_only=True):
     error_message: str | None = None
 
 
-class AlterUserScramCredentialsResponse(Message, kw_only=True):
+class AlterUserScramCredentialsResponse(Response, kw_only=True):
     """An outcome for each user."""
 
-    throttle_time_ms: I32 = 0
     results: list[AlteredUser]

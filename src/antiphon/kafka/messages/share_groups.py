@@ -2,8 +2,18 @@
 
 from typing import Annotated
 
+from msgspec import field
+
 from antiphon.kafka.messages.cluster import OPERATIONS_NOT_ASKED
-from antiphon.kafka.messages.consumer_groups import DescribedAssignment, HeartbeatAssignment
+from antiphon.kafka.messages.consumer_groups import (
+    ConsumerGroupDescribeRequest,
+    ConsumerGroupHeartbeatResponse,
+    DescribedAssignment,
+    GroupHead,
+    TopicPartitions,
+)
+from antiphon.kafka.messages.shared import PartitionOutcome, PartitionsOfTopic, ReasonResponse, Response
+from antiphon.kafka.primitives import ZERO_UUID
 from antiphon.kafka.schema import I8, I16, I32, I64, Message, Uuid, V
 
 INT32_MAX = 2**31 - 1
@@ -19,23 +29,12 @@ class ShareGroupHeartbeatRequest(Message, kw_only=True):
     subscribed_topic_names: list[str] | None = None
 
 
-class ShareGroupHeartbeatResponse(Message, kw_only=True):
-    """The member's epoch, and its assignment where that is news."""
-
-    throttle_time_ms: I32 = 0
-    error_code: I16
-    error_message: str | None = None
-    member_id: str | None = None
-    member_epoch: I32 = 0
-    heartbeat_interval_ms: I32 = 0
-    assignment: HeartbeatAssignment | None = None
+class ShareGroupHeartbeatResponse(ConsumerGroupHeartbeatResponse, kw_only=True):
+    """The same as for a consumer group."""
 
 
-class ShareGroupDescribeRequest(Message, kw_only=True):
+class ShareGroupDescribeRequest(ConsumerGroupDescribeRequest, kw_only=True):
     """Ask for the state of share groups."""
-
-    group_ids: list[str]
-    include_authorized_operations: bool = False
 
 
 class DescribedShareMember(Message, kw_only=True):
@@ -50,24 +49,16 @@ class DescribedShareMember(Message, kw_only=True):
     assignment: DescribedAssignment
 
 
-class DescribedShareGroup(Message, kw_only=True):
+class DescribedShareGroup(GroupHead, kw_only=True):
     """A share group's state."""
 
-    error_code: I16
-    error_message: str | None = None
-    group_id: str
-    group_state: str = ""
-    group_epoch: I32 = 0
-    assignment_epoch: I32 = 0
-    assignor_name: str = ""
     members: list[DescribedShareMember] = []
     authorized_operations: I32 = OPERATIONS_NOT_ASKED
 
 
-class ShareGroupDescribeResponse(Message, kw_only=True):
+class ShareGroupDescribeResponse(Response, kw_only=True):
     """States in the order of the request."""
 
-    throttle_time_ms: I32 = 0
     groups: list[DescribedShareGroup]
 
 
@@ -83,7 +74,7 @@ class AcknowledgementBatch(Message, kw_only=True):
 
 
 class SharePartitionWanted(Message, kw_only=True):
-    """A partition to fetch from, and what was acquired of it before."""
+    """A partition to fetch from, if records are asked for, and what the member says of those that it acquired before."""
 
     partition_index: I32
     acknowledgement_batches: list[AcknowledgementBatch]
@@ -94,13 +85,6 @@ class ShareTopicWanted(Message, kw_only=True):
 
     topic_id: Uuid
     partitions: list[SharePartitionWanted]
-
-
-class ForgottenTopic(Message, kw_only=True):
-    """Partitions that leave the session."""
-
-    topic_id: Uuid
-    partitions: list[I32]
 
 
 class ShareFetchRequest(Message, kw_only=True):
@@ -120,7 +104,7 @@ class ShareFetchRequest(Message, kw_only=True):
     share_acquire_mode: Annotated[I8, V(2)] = 0
     is_renew_ack: Annotated[bool, V(2)] = False
     topics: list[ShareTopicWanted]
-    forgotten_topics_data: list[ForgottenTopic]
+    forgotten_topics_data: list[TopicPartitions]
 
 
 class LeaderIdAndEpoch(Message, kw_only=True):
@@ -147,20 +131,6 @@ class ShareNodeEndpoint(Message, kw_only=True):
     rack: str | None = None
 
 
-class ShareAcknowledgePartition(Message, kw_only=True):
-    """What a member says of records that it acquired."""
-
-    partition_index: I32
-    acknowledgement_batches: list[AcknowledgementBatch]
-
-
-class ShareAcknowledgeTopic(Message, kw_only=True):
-    """Partitions of one topic."""
-
-    topic_id: Uuid
-    partitions: list[ShareAcknowledgePartition]
-
-
 class ShareAcknowledgeRequest(Message, kw_only=True):
     """Acknowledge without fetching; epoch -1 ends the session."""
 
@@ -168,16 +138,13 @@ class ShareAcknowledgeRequest(Message, kw_only=True):
     member_id: str | None
     share_session_epoch: I32
     is_renew_ack: Annotated[bool, V(2)] = False
-    topics: list[ShareAcknowledgeTopic]
+    topics: list[ShareTopicWanted]
 
 
-class ShareAcknowledgedPartition(Message, kw_only=True):
+class ShareAcknowledgedPartition(PartitionOutcome, kw_only=True):
     """What became of the acknowledgements."""
 
-    partition_index: I32
-    error_code: I16 = 0
-    error_message: str | None = None
-    current_leader: LeaderIdAndEpoch
+    current_leader: LeaderIdAndEpoch = field(default_factory=LeaderIdAndEpoch)
 
 
 class ShareAcknowledgedTopic(Message, kw_only=True):
@@ -187,12 +154,9 @@ class ShareAcknowledgedTopic(Message, kw_only=True):
     partitions: list[ShareAcknowledgedPartition]
 
 
-class ShareAcknowledgeResponse(Message, kw_only=True):
+class ShareAcknowledgeResponse(ReasonResponse, kw_only=True):
     """In the order of the request."""
 
-    throttle_time_ms: I32 = 0
-    error_code: I16 = 0
-    error_message: str | None = None
     acquisition_lock_timeout_ms: Annotated[I32, V(2)] = 0
     responses: list[ShareAcknowledgedTopic] = []
     node_endpoints: list[ShareNodeEndpoint] = []
@@ -201,18 +165,11 @@ class ShareAcknowledgeResponse(Message, kw_only=True):
 # -- offsets --------------------------------------------------------------------------------------------------------
 
 
-class ShareOffsetsTopicAsked(Message, kw_only=True):
-    """Partitions of one topic."""
-
-    topic_name: str
-    partitions: list[I32]
-
-
 class ShareOffsetsGroupAsked(Message, kw_only=True):
     """A group, and topics; None: all that it has offsets of."""
 
     group_id: str
-    topics: list[ShareOffsetsTopicAsked] | None
+    topics: list[PartitionsOfTopic] | None
 
 
 class DescribeShareGroupOffsetsRequest(Message, kw_only=True):
@@ -236,7 +193,7 @@ class ShareOffsetsTopic(Message, kw_only=True):
     """Partitions of one topic."""
 
     topic_name: str
-    topic_id: Uuid
+    topic_id: Uuid = ZERO_UUID
     partitions: list[ShareOffset]
 
 
@@ -249,10 +206,9 @@ class ShareOffsetsGroup(Message, kw_only=True):
     error_message: str | None = None
 
 
-class DescribeShareGroupOffsetsResponse(Message, kw_only=True):
+class DescribeShareGroupOffsetsResponse(Response, kw_only=True):
     """In the order of the request."""
 
-    throttle_time_ms: I32 = 0
     groups: list[ShareOffsetsGroup]
 
 
@@ -277,28 +233,17 @@ class AlterShareGroupOffsetsRequest(Message, kw_only=True):
     topics: list[ShareOffsetsTopicAltered]
 
 
-class AlteredShareOffset(Message, kw_only=True):
-    """Was it changed?"""
-
-    partition_index: I32
-    error_code: I16 = 0
-    error_message: str | None = None
-
-
 class AlteredShareOffsetsTopic(Message, kw_only=True):
     """Partitions of one topic."""
 
     topic_name: str
-    topic_id: Uuid
-    partitions: list[AlteredShareOffset]
+    topic_id: Uuid = ZERO_UUID
+    partitions: list[PartitionOutcome] = []
 
 
-class AlterShareGroupOffsetsResponse(Message, kw_only=True):
+class AlterShareGroupOffsetsResponse(ReasonResponse, kw_only=True):
     """In the order of the request."""
 
-    throttle_time_ms: I32 = 0
-    error_code: I16 = 0
-    error_message: str | None = None
     responses: list[AlteredShareOffsetsTopic] = []
 
 
@@ -319,15 +264,12 @@ class DeletedShareOffsetsTopic(Message, kw_only=True):
     """Was it forgotten?"""
 
     topic_name: str
-    topic_id: Uuid
+    topic_id: Uuid = ZERO_UUID
     error_code: I16 = 0
     error_message: str | None = None
 
 
-class DeleteShareGroupOffsetsResponse(Message, kw_only=True):
+class DeleteShareGroupOffsetsResponse(ReasonResponse, kw_only=True):
     """In the order of the request."""
 
-    throttle_time_ms: I32 = 0
-    error_code: I16 = 0
-    error_message: str | None = None
     responses: list[DeletedShareOffsetsTopic] = []

@@ -1,6 +1,7 @@
 """GetTelemetrySubscriptions and PushTelemetry (KIP-714)."""
 
-from antiphon.kafka.schema import I8, I16, I32, Message, Uuid
+from antiphon.kafka.messages.shared import ErrorResponse
+from antiphon.kafka.schema import I8, I32, Message, Uuid
 
 
 class GetTelemetrySubscriptionsRequest(Message, kw_only=True):
@@ -9,16 +10,14 @@ class GetTelemetrySubscriptionsRequest(Message, kw_only=True):
     client_instance_id: Uuid
 
 
-class GetTelemetrySubscriptionsResponse(Message, kw_only=True):
+class GetTelemetrySubscriptionsResponse(ErrorResponse, kw_only=True):
     """What is wanted, and how often. No metrics: none."""
 
-    throttle_time_ms: I32 = 0
-    error_code: I16 = 0
     client_instance_id: Uuid
-    subscription_id: I32
+    subscription_id: I32 = 0
     accepted_compression_types: list[I8] = []
-    push_interval_ms: I32
-    telemetry_max_bytes: I32
+    push_interval_ms: I32 = 0
+    telemetry_max_bytes: I32 = 0
     delta_temporality: bool = False
     requested_metrics: list[str] = []
 
@@ -33,8 +32,5 @@ class PushTelemetryRequest(Message, kw_only=True):
     metrics: bytes
 
 
-class PushTelemetryResponse(Message, kw_only=True):
+class PushTelemetryResponse(ErrorResponse, kw_only=True):
     """Were they taken?"""
-
-    throttle_time_ms: I32 = 0
-    error_code: I16 = 0

@@ -2,24 +2,23 @@
 
 from typing import Annotated
 
+from antiphon.kafka.messages.shared import ErrorResponse, PartitionsOfTopic, Response, TopicCodes
 from antiphon.kafka.schema import I8, I16, I32, I64, Message, V
 
 
-class TxnTopic(Message, kw_only=True):
-    """Partitions of one topic."""
-
-    name: str
-    partitions: list[I32]
-
-
-class TxnToJoin(Message, kw_only=True):
-    """One transaction of many. `verify_only`: nothing is added, the answer says what takes part."""
+class ProducersStep(Message, kw_only=True):
+    """A step of a transaction, and whose it is."""
 
     transactional_id: str
     producer_id: I64
     producer_epoch: I16
+
+
+class TxnToJoin(ProducersStep, kw_only=True):
+    """One transaction of many. `verify_only`: nothing is added, the answer says what takes part."""
+
     verify_only: bool = False
-    topics: list[TxnTopic]
+    topics: list[PartitionsOfTopic]
 
 
 class AddPartitionsToTxnRequest(Message, kw_only=True):
@@ -29,78 +28,45 @@ class AddPartitionsToTxnRequest(Message, kw_only=True):
     transactional_id: Annotated[str, V(0, 3)] = ""
     producer_id: Annotated[I64, V(0, 3)] = -1
     producer_epoch: Annotated[I16, V(0, 3)] = -1
-    topics: Annotated[list[TxnTopic], V(0, 3)] = []
-
-
-class TxnPartitionResult(Message, kw_only=True):
-    """Outcome for one partition."""
-
-    partition_index: I32
-    error_code: I16
-
-
-class TxnTopicResult(Message, kw_only=True):
-    """Partitions of one topic."""
-
-    name: str
-    results_by_partition: list[TxnPartitionResult]
+    topics: Annotated[list[PartitionsOfTopic], V(0, 3)] = []
 
 
 class TxnResult(Message, kw_only=True):
     """Outcomes of one transaction."""
 
     transactional_id: str
-    topic_results: list[TxnTopicResult]
+    topic_results: list[TopicCodes]
 
 
-class AddPartitionsToTxnResponse(Message, kw_only=True):
+class AddPartitionsToTxnResponse(Response, kw_only=True):
     """Outcomes in the order of the request."""
 
-    throttle_time_ms: I32 = 0
     error_code: Annotated[I16, V(4)] = 0
     results_by_transaction: Annotated[list[TxnResult], V(4)] = []
-    results_by_topic: Annotated[list[TxnTopicResult], V(0, 3)] = []
+    results_by_topic: Annotated[list[TopicCodes], V(0, 3)] = []
 
 
-class AddOffsetsToTxnRequest(Message, kw_only=True):
+class AddOffsetsToTxnRequest(ProducersStep, kw_only=True):
     """A group takes part in the transaction."""
 
-    transactional_id: str
-    producer_id: I64
-    producer_epoch: I16
     group_id: str
 
 
-class AddOffsetsToTxnResponse(Message, kw_only=True):
+class AddOffsetsToTxnResponse(ErrorResponse, kw_only=True):
     """Outcome."""
 
-    throttle_time_ms: I32 = 0
-    error_code: I16
 
-
-class EndTxnRequest(Message, kw_only=True):
+class EndTxnRequest(ProducersStep, kw_only=True):
     """Commit or abort."""
 
-    transactional_id: str
-    producer_id: I64
-    producer_epoch: I16
     committed: bool
 
 
-class EndTxnResponse(Message, kw_only=True):
+class EndTxnResponse(ErrorResponse, kw_only=True):
     """Outcome, and what the producer is from now on."""
 
-    throttle_time_ms: I32 = 0
-    error_code: I16
     producer_id: Annotated[I64, V(5)] = -1
     producer_epoch: Annotated[I16, V(5)] = -1
-
-
-class TxnMarkerTopic(Message, kw_only=True):
-    """Partitions of one topic that get a marker."""
-
-    name: str
-    partition_indexes: list[I32]
 
 
 class TxnMarker(Message, kw_only=True):
@@ -109,7 +75,7 @@ class TxnMarker(Message, kw_only=True):
     producer_id: I64
     producer_epoch: I16
     committed: bool
-    topics: list[TxnMarkerTopic]
+    topics: list[PartitionsOfTopic]
     coordinator_epoch: I32
     transaction_version: Annotated[I8, V(2)] = 0
 
@@ -124,7 +90,7 @@ class WrittenTxnMarker(Message, kw_only=True):
     """Outcomes for one producer."""
 
     producer_id: I64
-    topics: list[TxnTopicResult]
+    topics: list[TopicCodes]
 
 
 class WriteTxnMarkersResponse(Message, kw_only=True):
@@ -162,38 +128,16 @@ class TxnOffsetCommitRequest(Message, kw_only=True):
     topics: list[TxnOffsetCommitTopic]
 
 
-class TxnOffsetCommitPartitionResult(Message, kw_only=True):
-    """Outcome for one partition."""
-
-    partition_index: I32
-    error_code: I16
-
-
-class TxnOffsetCommitTopicResult(Message, kw_only=True):
-    """Partitions of one topic."""
-
-    name: str
-    partitions: list[TxnOffsetCommitPartitionResult]
-
-
-class TxnOffsetCommitResponse(Message, kw_only=True):
+class TxnOffsetCommitResponse(Response, kw_only=True):
     """Outcomes in the order of the request."""
 
-    throttle_time_ms: I32 = 0
-    topics: list[TxnOffsetCommitTopicResult]
+    topics: list[TopicCodes]
 
 
 class DescribeTransactionsRequest(Message, kw_only=True):
     """Ask for the state of transactional ids."""
 
     transactional_ids: list[str]
-
-
-class DescribedTxnTopic(Message, kw_only=True):
-    """Partitions of one topic."""
-
-    topic: str
-    partitions: list[I32]
 
 
 class DescribedTransaction(Message, kw_only=True):
@@ -206,27 +150,19 @@ class DescribedTransaction(Message, kw_only=True):
     transaction_start_time_ms: I64 = -1
     producer_id: I64 = -1
     producer_epoch: I16 = -1
-    topics: list[DescribedTxnTopic] = []
+    topics: list[PartitionsOfTopic] = []
 
 
-class DescribeTransactionsResponse(Message, kw_only=True):
+class DescribeTransactionsResponse(Response, kw_only=True):
     """States in the order of the request."""
 
-    throttle_time_ms: I32 = 0
     transaction_states: list[DescribedTransaction]
-
-
-class ProducersOfTopic(Message, kw_only=True):
-    """Partitions of one topic."""
-
-    name: str
-    partition_indexes: list[I32]
 
 
 class DescribeProducersRequest(Message, kw_only=True):
     """Ask what leaders know of the producers of partitions."""
 
-    topics: list[ProducersOfTopic]
+    topics: list[PartitionsOfTopic]
 
 
 class DescribedProducer(Message, kw_only=True):
@@ -256,10 +192,9 @@ class DescribedProducersTopic(Message, kw_only=True):
     partitions: list[DescribedProducers]
 
 
-class DescribeProducersResponse(Message, kw_only=True):
+class DescribeProducersResponse(Response, kw_only=True):
     """Each partition that was named, once."""
 
-    throttle_time_ms: I32 = 0
     topics: list[DescribedProducersTopic]
 
 
@@ -280,10 +215,8 @@ class ListedTransaction(Message, kw_only=True):
     transaction_state: str
 
 
-class ListTransactionsResponse(Message, kw_only=True):
+class ListTransactionsResponse(ErrorResponse, kw_only=True):
     """Those that the asked node coordinates."""
 
-    throttle_time_ms: I32 = 0
-    error_code: I16 = 0
     unknown_state_filters: list[str] = []
     transaction_states: list[ListedTransaction] = []

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, ClassVar, Final
 from antiphon.kafka import error_codes as code
 from antiphon.kafka.messages import consumer_groups as cm
 from antiphon.kafka.messages import groups as m
+from antiphon.kafka.messages.shared import PartitionsOfTopic
 from antiphon.simulation.cluster.kafka_client import KafkaClient, NoAnswerError
 from antiphon.simulation.cluster.workloads.consumer_history import History
 from antiphon.simulation.cluster.workloads.group_member import GroupMember
@@ -258,7 +259,7 @@ class ConsumerMember(GroupMember):
             group_id=self.group,
             member_id=self.name if as_member else None,
             member_epoch=self._epoch if as_member else -1,
-            topics=[m.FetchOffsetsTopic(name=TOPIC, partition_indexes=list(partitions))],
+            topics=[PartitionsOfTopic(name=TOPIC, partitions=list(partitions))],
         )
         found = (await self._ask_coordinator(OFFSET_FETCH, 9, m.OffsetFetchRequest(groups=[group]))).groups[0]
         if found.error_code:

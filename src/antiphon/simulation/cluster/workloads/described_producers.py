@@ -4,6 +4,7 @@ import asyncio
 from typing import TYPE_CHECKING, Final
 
 from antiphon.kafka.messages import transactions as m
+from antiphon.kafka.messages.shared import PartitionsOfTopic
 from antiphon.records.batch import read_header
 from antiphon.simulation.cluster.kafka_client import KafkaClient, NoAnswerError
 from antiphon.simulation.cluster.workloads.kafka_workload import KafkaWorkload
@@ -58,7 +59,7 @@ def _wanted(workload: KafkaWorkload, shard_id: int) -> Known:
 async def _described(workload: KafkaWorkload, client: KafkaClient, partition: int) -> Known | None:
     """None: nobody says."""
     address, _ = await client.leader(workload.topic, partition)
-    topic = m.ProducersOfTopic(name=workload.topic, partition_indexes=[partition])
+    topic = PartitionsOfTopic(name=workload.topic, partitions=[partition])
     try:
         answer = await client.ask(address, DESCRIBE_PRODUCERS, 0, m.DescribeProducersRequest(topics=[topic]))
     except NoAnswerError:

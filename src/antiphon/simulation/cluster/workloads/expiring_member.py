@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from antiphon.kafka import error_codes as code
 from antiphon.kafka.messages import consumer_groups as cm
 from antiphon.kafka.messages import groups as m
+from antiphon.kafka.messages.shared import PartitionsOfTopic
 from antiphon.simulation.cluster.kafka_client import Address, KafkaClient, NoAnswerError
 from antiphon.simulation.violation import require
 
@@ -103,7 +104,7 @@ class Alone:
 
     async def look(self, *places: Place) -> "Sequence[Place] | None":
         """The offsets that are there. None is gone before its time."""
-        topics = [m.FetchOffsetsTopic(name=topic, partition_indexes=[at]) for topic, at in places]
+        topics = [PartitionsOfTopic(name=topic, partitions=[at]) for topic, at in places]
         asked = m.OffsetFetchRequest(groups=[m.FetchOffsetsGroup(group_id=self.group, topics=topics)])
         found = await self.ask(OFFSET_FETCH, 8, asked)
         if found is None or found.groups[0].error_code:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from antiphon.kafka import error_codes as code
 from antiphon.kafka.messages import groups as m
+from antiphon.kafka.messages.shared import PartitionsOfTopic
 from antiphon.simulation.cluster.kafka_client import Address, KafkaClient, NoAnswerError
 from antiphon.simulation.cluster.workloads.kafka_history import Commit, Given, History, Round
 from antiphon.simulation.cluster.workloads.kafka_workload import TOPIC, KafkaWorkload
@@ -332,7 +333,7 @@ class Membership:
 
     async def _fetch_offsets(self, partitions: tuple[int, ...]) -> bool:
         known = self._history.known(partitions)
-        topics = [m.FetchOffsetsTopic(name=TOPIC, partition_indexes=list(partitions))]
+        topics = [PartitionsOfTopic(name=TOPIC, partitions=list(partitions))]
         many = self._versions[OFFSET_FETCH] >= MANY_GROUPS
         request = m.OffsetFetchRequest(
             group_id=self._group,

@@ -16,6 +16,7 @@ from antiphon.kafka.api import FETCH, PRODUCE
 from antiphon.kafka.messages import cluster as cm
 from antiphon.kafka.messages import groups as gm
 from antiphon.kafka.messages import transactions as m
+from antiphon.kafka.messages.shared import PartitionsOfTopic
 from antiphon.kafka.schema import Message
 from antiphon.records.batch import TRANSACTIONAL_BIT, iter_batches
 from antiphon.records.builder import build_batch, seal
@@ -278,7 +279,7 @@ class Transactor:
         return _Producer(name, told.producer_id, told.producer_epoch, is_second=self._draw.random() < 0.5)
 
     async def _add(self, producer: _Producer, partitions: list[int]) -> None:
-        topics = [m.TxnTopic(name=self._workload.topic, partitions=partitions)]
+        topics = [PartitionsOfTopic(name=self._workload.topic, partitions=partitions)]
         request = m.AddPartitionsToTxnRequest(**producer.fields, topics=topics)
         await self._step(ADD, producer.name, request)
 
@@ -298,7 +299,7 @@ class Transactor:
 
     async def _look_at_offset(self, asked: Asked) -> None:
         """Nobody may hear of the offset yet."""
-        wanted = [gm.FetchOffsetsTopic(name=self._workload.topic, partition_indexes=[0])]
+        wanted = [PartitionsOfTopic(name=self._workload.topic, partitions=[0])]
         request = gm.OffsetFetchRequest(
             groups=[gm.FetchOffsetsGroup(group_id=self._group, topics=wanted)],
             require_stable=self._draw.random() < 0.5,
@@ -438,7 +439,7 @@ class Transactor:
 def _error_of(told: Any) -> int:
     """The error of an answer; the first one where there are many."""
     if isinstance(told, m.AddPartitionsToTxnResponse):
-        errors = [one.error_code for topic in told.results_by_topic for one in topic.results_by_partition]
+        errors = [one.error_code for topic in told.results_by_topic for one in topic.partitions]
     elif isinstance(told, m.TxnOffsetCommitResponse | km.ProduceResponse):
         errors = [one.error_code for topic in told.topics for one in topic.partitions]
     else:

@@ -275,10 +275,10 @@ class ShareMember(GroupMember):
             share_session_epoch=session.epoch,
             is_renew_ack=_renews(acks),
             topics=[
-                sm.ShareAcknowledgeTopic(
+                sm.ShareTopicWanted(
                     topic_id=topic.topic_id,
                     partitions=[
-                        sm.ShareAcknowledgePartition(
+                        sm.SharePartitionWanted(
                             partition_index=one.partition_index,
                             acknowledgement_batches=one.acknowledgement_batches,
                         )
