@@ -11,7 +11,7 @@ from typer.core import TyperGroup
 
 from antiphon.cli.archive_commands import StorageOption, storage_options
 from antiphon.cli.declare import COMMON, CommonOptions, JsonOption, command, group, server_addresses
-from antiphon.cli.output import EXIT_FAILED, print_json, print_table, usage
+from antiphon.cli.output import EXIT_FAILED, note, print_json, print_table, say, usage
 from antiphon.cli.times import duration_ms
 from antiphon.client.local_folder import (
     DEFAULT_DIR,
@@ -77,7 +77,7 @@ def _progress_lines(*, as_json: bool) -> "Iterator[Callable[[str], None]]":
         nonlocal told
         if not as_json and text != told and time.monotonic() - began_s > QUIET_S:
             told = text
-            typer.echo(f"antiphon: {text}", err=True)
+            note(text)
 
     yield tell
 
@@ -221,9 +221,6 @@ def show(
     from antiphon.backup.manifest import load
 
     backup = load(_place(place, storage), name)
-    if as_json:
-        print_json({**_summary(backup), "topics": msgspec.to_builtins(backup.topics)})
-        return
     rows = [
         (
             topic.name,
@@ -238,7 +235,9 @@ def show(
         for topic in backup.topics
         for shard in topic.shards
     ]
-    print_table(("TOPIC", "KIND", "SHARD", "FROM", "TO", "PIECES", "STATE", "BYTES"), rows, as_json=False)
+    headings = ("TOPIC", "KIND", "SHARD", "FROM", "TO", "PIECES", "STATE", "BYTES")
+    told = {**_summary(backup), "topics": msgspec.to_builtins(backup.topics)}
+    print_table(headings, rows, told, as_json=as_json)
 
 
 @command("backup verify", "antiphon backup verify /mnt/backups")
@@ -299,10 +298,8 @@ def prune(
     going = old_ones(where, keep, before_ms)
     if plan:
         names = [backup.name for backup in going]
-        if as_json:
-            print_json({"plan": True, "backups": names})
-        else:
-            typer.echo("\n".join(f"would remove {name}" for name in names) or "nothing would be removed")
+        text = "\n".join(f"would remove {name}" for name in names) or "nothing would be removed"
+        say(text, {"plan": True, "backups": names}, as_json=as_json)
         return
     with _progress_lines(as_json=as_json) as tell:
         done = prune_backups(where, going, tell)

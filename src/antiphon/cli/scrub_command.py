@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from antiphon.cli.declare import COMMON, CommonOptions, command
-from antiphon.cli.output import print_json, print_table, progress, usage
+from antiphon.cli.output import print_table, progress, usage
 from antiphon.errors import AntiphonError, UnavailableError
 from antiphon.model.requests import StatusReply
 from antiphon.tools.cluster_health import NODE_TIMEOUT_S, ago, as_plain
@@ -87,12 +87,10 @@ def _wait(db: "antiphon.Client", nodes: Sequence[int], deadline_s: float) -> Non
 
 
 def _print_found(found: dict[int, StatusReply | None], *, as_json: bool) -> None:
-    if as_json:
-        print_json([_plain(node_id, answer) for node_id, answer in found.items()])
-        return
-    print_table(HEADINGS, [_row(node_id, answer) for node_id, answer in found.items()], as_json=False)
+    told = [_plain(node_id, answer) for node_id, answer in found.items()]
+    print_table(HEADINGS, [_row(node_id, answer) for node_id, answer in found.items()], told, as_json=as_json)
     for node_id, answer in found.items():
-        for one in () if answer is None else answer.findings:
+        for one in () if answer is None or as_json else answer.findings:
             word = "mended" if one.mended_ms else "WRONG"
             typer.echo(
                 f"\n{word}: node {node_id}, {_of(one.shard_id)}, since {ago(one.since_ms)}: {one.what}"
