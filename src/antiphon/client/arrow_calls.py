@@ -8,7 +8,7 @@ from contextlib import aclosing
 from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from antiphon.client.handles import Handle
 from antiphon.client.hashing import as_bytes
@@ -109,17 +109,8 @@ class TopicArrow(TopicReads):
         timeout_s: float | None = None,
     ) -> "pa.Table":
         """All of `to_arrow_batches` as one Table, in memory."""
-        schema = pieces().RECORDS_WITH_HEADERS if headers else pieces().RECORDS
-        found = self.to_arrow_batches(
-            shard,
-            start,
-            end,
-            headers=headers,
-            isolation=isolation,
-            on_corrupt=on_corrupt,
-            timeout_s=timeout_s,
-        )
-        return pieces().table_of([batch async for batch in found], schema)
+        read = TopicRead(shard, start, end, headers, isolation, on_corrupt, timeout_s)
+        return await read.table(self)
 
     async def to_pandas(
         self,
@@ -133,17 +124,8 @@ class TopicArrow(TopicReads):
         timeout_s: float | None = None,
     ) -> Any:
         """The same as a DataFrame of pandas; keys and values are bytes."""
-        read = partial(
-            self.to_arrow,
-            shard,
-            start,
-            end,
-            headers=headers,
-            isolation=isolation,
-            on_corrupt=on_corrupt,
-            timeout_s=timeout_s,
-        )
-        return await _frame("pandas", read)
+        read = TopicRead(shard, start, end, headers, isolation, on_corrupt, timeout_s)
+        return await read.frame("pandas", self)
 
     async def to_polars(
         self,
@@ -157,17 +139,8 @@ class TopicArrow(TopicReads):
         timeout_s: float | None = None,
     ) -> Any:
         """The same as a DataFrame of Polars; keys and values are binary."""
-        read = partial(
-            self.to_arrow,
-            shard,
-            start,
-            end,
-            headers=headers,
-            isolation=isolation,
-            on_corrupt=on_corrupt,
-            timeout_s=timeout_s,
-        )
-        return await _frame("polars", read)
+        read = TopicRead(shard, start, end, headers, isolation, on_corrupt, timeout_s)
+        return await read.frame("polars", self)
 
     async def append_arrow(
         self, data: Any, *, shard: int | None = None, timeout_s: float | None = None
@@ -204,6 +177,39 @@ class TopicArrow(TopicReads):
             request = AppendBatch(shard_id, None, int(timeout_s * 1000))
             reply, _ = await self._cluster.call_shard(shard_id, request, (batch,), timeout_s=timeout_s)
             reply = reply_as(Appended, reply, "for an append")
+
+
+class TopicRead(NamedTuple):
+    """What `to_arrow_batches` of a topic is asked for."""
+
+    shard: int | None
+    start: int
+    end: int | None
+    headers: bool
+    isolation: str
+    on_corrupt: OnCorrupt
+    timeout_s: float | None
+
+    def batches(self, topic: TopicArrow) -> "AsyncGenerator[pa.RecordBatch, None]":
+        """The record batches."""
+        return topic.to_arrow_batches(
+            self.shard,
+            self.start,
+            self.end,
+            headers=self.headers,
+            isolation=self.isolation,
+            on_corrupt=self.on_corrupt,
+            timeout_s=self.timeout_s,
+        )
+
+    async def table(self, topic: TopicArrow) -> "pa.Table":
+        """All of them as one Table."""
+        schema = pieces().RECORDS_WITH_HEADERS if self.headers else pieces().RECORDS
+        return pieces().table_of([batch async for batch in self.batches(topic)], schema)
+
+    async def frame(self, library: str, topic: TopicArrow) -> Any:
+        """The same as a DataFrame of this library."""
+        return await _frame(library, partial(self.table, topic))
 
 
 class TableArrow(Handle):
