@@ -3,7 +3,6 @@
 The libraries are optional, so they are imported where they are needed (`arrow_pieces`).
 """
 
-import asyncio
 from contextlib import aclosing
 from functools import partial
 from importlib import import_module
@@ -17,6 +16,7 @@ from antiphon.client.on_unreadable import OnCorrupt
 from antiphon.client.past import AsOf, rows_of_table_as_of
 from antiphon.client.table_core import TableCore
 from antiphon.client.table_scan import SCAN_ROWS
+from antiphon.client.tasks import all_ended
 from antiphon.client.topic_reads import TopicReads, Wanted
 from antiphon.client.topic_writer import BYTES_PER_BATCH, now_ms
 from antiphon.errors import InvalidRequestError, WrongKindError
@@ -166,9 +166,7 @@ class TopicArrow(TopicReads):
         for batch in arrow.batches_of(data):
             made = maker.add(batch, now_ms())
             sent = [self._append_all(self._shard_id(meta, to), found, limit_s) for to, found in made.items()]
-            for outcome in await asyncio.gather(*sent, return_exceptions=True):
-                if isinstance(outcome, BaseException):
-                    raise outcome
+            await all_ended(sent)
         return int(maker.rows)
 
     async def _append_all(self, shard_id: int, batches: list[bytearray], timeout_s: float) -> None:
@@ -304,8 +302,6 @@ class TableArrow(Handle):
             for at in range(0, len(pairs), PUTS_AT_ONCE):
                 part = pairs[at : at + PUTS_AT_ONCE]
                 puts = [self.core.write(key, Put(key, value, None), timeout_s) for key, value in part]
-                for outcome in await asyncio.gather(*puts, return_exceptions=True):
-                    if isinstance(outcome, BaseException):
-                        raise outcome
+                await all_ended(puts)
                 rows += len(part)
         return rows

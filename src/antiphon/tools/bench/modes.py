@@ -7,6 +7,7 @@ import os
 import time
 from typing import Any, Final
 
+from antiphon.client.tasks import end_tasks
 from antiphon.tools.local_cluster import LocalCluster
 
 Rows = list[dict[str, Any]]
@@ -127,9 +128,7 @@ async def _lose(cluster: LocalCluster, rule: str, cut_s: float) -> dict[str, Any
         running = False
         cluster.kill(leader)
         killed = time.perf_counter()
-        for task in workers:
-            task.cancel()
-        await asyncio.gather(*workers, return_exceptions=True)
+        await end_tasks(*workers)
         await reader.topic(name).append(b"after", shard=0)
         there = {record.value async for record in reader.topic(name).read(0, 0, isolation="committed")}
     lost = [at for value, at in told.items() if value not in there]
