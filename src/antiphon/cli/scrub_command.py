@@ -8,9 +8,9 @@ import typer
 
 from antiphon.cli.declare import COMMON, CommonOptions, command
 from antiphon.cli.output import print_table, progress, usage
-from antiphon.errors import AntiphonError, UnavailableError
+from antiphon.errors import UnavailableError
 from antiphon.model.requests import StatusReply
-from antiphon.tools.cluster_health import NODE_TIMEOUT_S, ago, as_plain
+from antiphon.tools.cluster_health import NODE_TIMEOUT_S, ago, as_plain, status_of
 
 if TYPE_CHECKING:
     import antiphon
@@ -54,23 +54,16 @@ def scrub(
         if wait and not show:
             with progress("the nodes read what is on their disks"):
                 _wait(db, wanted, time.monotonic() + timeout_s)
-        found = {node_id: _status(db, node_id) for node_id in wanted}
+        found = {node_id: status_of(db, node_id) for node_id in wanted}
     _print_found(found, as_json=common.as_json)
     if any(not one.mended_ms for answer in found.values() if answer is not None for one in answer.findings):
         raise typer.Exit(1)
 
 
-def _status(db: "antiphon.Client", node_id: int) -> StatusReply | None:
-    try:
-        return db.node_status(node_id, timeout_s=NODE_TIMEOUT_S)
-    except AntiphonError:
-        return None
-
-
 def _wait(db: "antiphon.Client", nodes: Sequence[int], deadline_s: float) -> None:
     """Until no node has anything more to read. Raises UnavailableError where that takes too long."""
     while True:
-        answers = [_status(db, node_id) for node_id in nodes]
+        answers = [status_of(db, node_id) for node_id in nodes]
         busy = [
             node_id
             for node_id, answer in zip(nodes, answers, strict=True)

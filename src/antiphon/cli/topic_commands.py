@@ -25,6 +25,7 @@ from antiphon.errors import AntiphonError, UnknownTopicError, WrongKindError
 from antiphon.model.internal import is_internal
 from antiphon.model.metadata import ABSENT_NODE, ClusterMeta, Kind, ShardMeta, TopicMeta
 from antiphon.model.requests import ReplicaStatus
+from antiphon.tools.cluster_health import status_of
 
 if TYPE_CHECKING:
     import antiphon
@@ -310,11 +311,8 @@ def _shard_rows(db: "antiphon.Client", topics: list[TopicMeta]) -> list[list[obj
     replicas: dict[tuple[int, int], ReplicaStatus] = {}
     leaders = {shard.leader for topic in topics for shard in topic.shards if shard.leader != ABSENT_NODE}
     for node_id in sorted(leaders):
-        try:
-            answer = db.node_status(node_id, timeout_s=3.0)
-        except AntiphonError:
-            continue
-        replicas.update({(node_id, replica.shard_id): replica for replica in answer.replicas})
+        if (answer := status_of(db, node_id)) is not None:
+            replicas.update({(node_id, replica.shard_id): replica for replica in answer.replicas})
     return [
         _shard_row(topic, shard, replicas.get((shard.leader, shard.shard_id)))
         for topic in topics
