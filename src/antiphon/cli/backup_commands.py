@@ -144,18 +144,14 @@ def create(
                 client, where, without=without or (), lease_ms=lease, tries=tries, tell=tell
             ),
         )
-    if common.as_json:
-        print_json(_summary(made))
-        return
-    typer.echo(f"Backup {made.name}: {len(made.topics)} topics and tables, {made.size_bytes} bytes")
-    typer.echo(
-        f"  wrote {made.written_files} files, {made.written_bytes} bytes"
-        + (f"; the others are of {made.base} and before" if made.base else "")
+    others = f"; the others are of {made.base} and before" if made.base else ""
+    before = f" (before that for up to {made.cut.tried_ms:.0f} ms a try)" if made.cut.tries > 1 else ""
+    text = (
+        f"Backup {made.name}: {len(made.topics)} topics and tables, {made.size_bytes} bytes\n"
+        f"  wrote {made.written_files} files, {made.written_bytes} bytes{others}\n"
+        f"  the cut: writes waited for up to {made.cut.held_ms:.1f} ms, in try {made.cut.tries}{before}"
     )
-    typer.echo(
-        f"  the cut: writes waited for up to {made.cut.held_ms:.1f} ms, in try {made.cut.tries}"
-        + (f" (before that for up to {made.cut.tried_ms:.0f} ms a try)" if made.cut.tries > 1 else "")
-    )
+    say(text, _summary(made), as_json=common.as_json)
 
 
 def _summary(backup: "Backup") -> dict[str, Any]:
@@ -303,12 +299,9 @@ def prune(
         return
     with _progress_lines(as_json=as_json) as tell:
         done = prune_backups(where, going, tell)
-    if as_json:
-        print_json({"plan": False, **done._asdict()})
-        return
-    for name in done.backups:
-        typer.echo(f"removed {name}")
-    typer.echo(f"Removed {done.files} files, {done.size_bytes} bytes; {len(done.kept)} backups are left")
+    text = "".join(f"removed {name}\n" for name in done.backups)
+    text += f"Removed {done.files} files, {done.size_bytes} bytes; {len(done.kept)} backups are left"
+    say(text, {"plan": False, **done._asdict()}, as_json=as_json)
 
 
 @command(
@@ -357,13 +350,12 @@ def restore(
         FORMAT, done.cluster_id, "127.0.0.1", "oxia", members, founded=False, peer_key=KEY_FILE, secure=secure
     )
     save_cluster(directory, file)
-    if as_json:
-        print_json({"name": backup.name, "dir": str(directory), "nodes": nodes, **done._asdict()})
-        return
-    typer.echo(
-        f"Restored {backup.name}: {done.topics} topics and tables, {done.shards} shards, in {directory}"
+    text = (
+        f"Restored {backup.name}: {done.topics} topics and tables, {done.shards} shards, in {directory}\n\n"
+        f"Start it:  antiphon up --dir {directory}"
     )
-    typer.echo(f"\nStart it:  antiphon up --dir {directory}")
+    told = {"name": backup.name, "dir": str(directory), "nodes": nodes, **done._asdict()}
+    say(text, told, as_json=as_json)
 
 
 @command(
@@ -419,12 +411,10 @@ def restore_one(
             common.directory,
             lambda client: restore_topic(client, where, backup, topic, to, tell),
         )
-    if common.as_json:
-        shards = [shard._asdict() for shard in done.shards]
-        print_json({"backup": backup.name, "name": done.name, "kind": str(done.kind.value), "shards": shards})
-        return
+    shards = [shard._asdict() for shard in done.shards]
+    told = {"backup": backup.name, "name": done.name, "kind": str(done.kind.value), "shards": shards}
     rows = [
         (shard.shard, shard.records, shard.left_out, "yes" if shard.kept_offsets else "no")
         for shard in done.shards
     ]
-    print_table(("SHARD", "RESTORED", "LEFT OUT", "SAME OFFSETS"), rows, as_json=False)
+    print_table(("SHARD", "RESTORED", "LEFT OUT", "SAME OFFSETS"), rows, told, as_json=common.as_json)

@@ -94,12 +94,12 @@ def rebalance(
             moved += wait_for_moves(db, anything, timeout_s)
         cluster = db.metadata()
     rows = _carried(cluster)
-    if common.as_json:
-        print_json({"moved": moved, "nodes": rows, "seconds": round(time.monotonic() - started, 3)})
-        return
-    typer.echo(f"{moved} shards moved" if wait else "decided; `antiphon shard list` shows how far it is")
-    for row in rows:
-        typer.echo(f"  node {row['node']}: {row['replicas']} replicas, leads {row['leads']}")
+    text = f"{moved} shards moved" if wait else "decided; `antiphon shard list` shows how far it is"
+    text += "".join(
+        f"\n  node {one['node']}: {one['replicas']} replicas, leads {one['leads']}" for one in rows
+    )
+    told = {"moved": moved, "nodes": rows, "seconds": round(time.monotonic() - started, 3)}
+    say(text, told, as_json=common.as_json)
 
 
 def _carried(cluster: ClusterMeta) -> list[dict[str, int]]:
