@@ -468,7 +468,7 @@ def test_http_listener(cluster: LocalCluster) -> None:
         (("topic", "create", "bad name!"), 1, "bad name!"),
         (("topic", "create", "t-many", "--replicas", "9"), 1, "9"),
         (("topic", "create", "t-typo", "--config", "retention.mss=1"), 1, "retention.ms"),
-        (("topic", "create", "t-pair", "--config", "retention"), 2, "name=value"),
+        (("topic", "create", "t-pair", "--config", "retention"), 2, "NAME=VALUE"),
         (("topic", "create", "t-profile", "--profile", "nonsense"), 1, "nonsense"),
         (("produce", "p", "--expect", "1"), 2, "--shard"),
         (("consume", "p", "--from", "1", "--since", "10m"), 2, "not both"),

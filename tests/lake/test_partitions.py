@@ -250,7 +250,7 @@ def test_a_mirror_is_refused_before_it_carries_anything_out(tmp_path: Path) -> N
     target = open_target(options("delta", tmp_path))
     target.prepare(SCHEMA)
     plans = Plans(target, f"{TOPIC.name}/{TOPIC.id}")
-    plans.write(Plan(tuple(stage(target, ROWS)), (), {TOPIC.mark(0): MarkStep(None, 5)}, 0))
+    plans.write(Plan(tuple(stage(target, ROWS)), (), {TOPIC.mark(0): MarkStep(None, 5)}, 0, False, "a"))
     before = everything(tmp_path)
     for schema in ("n bigint", None):
         with pytest.raises(

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection
 from typing import Final
 
 from antiphon import system
-from antiphon.backup.cut import LEASE_MS, TRIES, Cut, take_cut
+from antiphon.backup.cut import LEASE_MS, TRIES, Cut, all_of, take_cut
 from antiphon.backup.manifest import (
     Backup,
     CutReport,
@@ -84,13 +84,7 @@ class _Run:
             async with self._gate:
                 found[shard_id] = await self._copy_of(shard_id, is_table=is_table).up_to(cut.ends[shard_id])
 
-        tasks = [asyncio.ensure_future(one(*shard)) for shard in shards]
-        try:
-            await asyncio.gather(*tasks)
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+        await all_of(one(*shard) for shard in shards)
         return found
 
     def _copy_of(self, shard_id: int, *, is_table: bool) -> ShardCopy:

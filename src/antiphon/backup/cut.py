@@ -9,7 +9,7 @@ clients write.
 """
 
 import asyncio
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Coroutine, Iterable
 from typing import Any, Final, NamedTuple
 
 from antiphon import system
@@ -17,6 +17,7 @@ from antiphon.backup.log_copy import TrimmedError, read_batches
 from antiphon.backup.metadata import Metadata, being_split, topics_of
 from antiphon.client.aio import AsyncClient
 from antiphon.client.routing.tries import BackOff
+from antiphon.client.tasks import end_tasks
 from antiphon.errors import (
     AccessDeniedError,
     AntiphonError,
@@ -95,7 +96,7 @@ class CutTry:
                 raise UnavailableError(f"asked shard {shard_id} to hold, got {type(reply).__name__}")
             self.held[shard_id] = reply
 
-        await _all_of([one(shard_id) for shard_id in shards])
+        await all_of([one(shard_id) for shard_id in shards])
 
     async def confirm(self, cluster: ShardHeld) -> float:
         """Let go, and prove that all were held at one moment; for how long at most, in ms. Raises what one says instead."""
@@ -111,7 +112,7 @@ class CutTry:
             reply, _ = await self._client.whole.ask_coordinator(body, timeout_s=ANSWER_S)
             _confirmed(CLUSTER_SHARD_ID, reply)
 
-        await _all_of([of_cluster(), *(one(*item) for item in self.held.items())])
+        await all_of([of_cluster(), *(one(*item) for item in self.held.items())])
         return max(held_us) / 1000
 
     async def release(self, shards: Collection[int]) -> None:
@@ -210,16 +211,14 @@ async def _check_seen(
     )
 
 
-async def _all_of(work: list[Any]) -> None:
+async def all_of(work: Iterable[Coroutine[Any, Any, None]]) -> None:
     """Run all; at the first error the others are given up, and it is raised."""
     tasks = [asyncio.ensure_future(one) for one in work]
     try:
         for done in asyncio.as_completed(tasks):
             await done
     finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await end_tasks(*tasks)
 
 
 def _confirmed(shard_id: int, reply: Any) -> int:

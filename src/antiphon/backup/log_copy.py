@@ -7,6 +7,7 @@ from typing import Any, Final
 from crc32c import crc32c
 
 from antiphon.client.aio import AsyncClient
+from antiphon.client.tasks import end_tasks
 from antiphon.errors import (
     BackupError,
     CorruptBatchError,
@@ -68,9 +69,7 @@ async def read_batches(
             if len(chunk):
                 yield chunk
     finally:
-        if asked is not None:
-            asked.cancel()
-            await asyncio.gather(asked, return_exceptions=True)
+        await end_tasks(asked)
 
 
 async def log_start_of(client: AsyncClient, shard_id: int) -> tuple[int, int]:

@@ -6,12 +6,11 @@ from typing import Annotated
 
 import typer
 
-import antiphon
-from antiphon.cli.declare import COMMON, CommonOptions, command, group, server_addresses
+from antiphon.cli.declare import COMMON, CommonOptions, command, group
 from antiphon.cli.output import print_json, print_lines, say, usage
 from antiphon.errors import InvalidRequestError
 from antiphon.model.access import ANY, Acl, Operation, Pattern, Permission, Resource
-from antiphon.model.requests import AccessReply, AlterAcls, AlterUser
+from antiphon.model.requests import AlterAcls, AlterUser
 from antiphon.tools import acl_file
 
 group("user", "Users, who log in with a password (SCRAM, PLAIN).", "Example: antiphon user list")
@@ -62,8 +61,7 @@ def user_add(
     from antiphon.security.passwords import credentials
 
     password, generated = read_password(password_file, from_stdin=password_stdin, generate=generate)
-    with common.connect() as db:
-        db.run(db.aio.administer(AlterUser(name, credentials(password))))
+    common.administer(AlterUser(name, credentials(password)))
     told = f"; the password, told once: {password}" if generated else ""
     shown = {"user": name} | ({"password": password} if generated else {})
     say(f"user {name!r} is there{told}", shown, as_json=common.as_json)
@@ -72,13 +70,12 @@ def user_add(
 @command("user list", "antiphon user list")
 def user_list(common: CommonOptions = COMMON) -> None:
     """List the users and their mechanisms."""
-    found = _access(common.servers, common.directory).users
-    if common.as_json:
-        print_json([{"user": name, "mechanisms": list(mechanisms)} for name, mechanisms in found])
-        return
+    found = common.access().users
     print_lines(
         [f"{name}  {', '.join(mechanisms)}" for name, mechanisms in found],
+        [{"user": name, "mechanisms": list(mechanisms)} for name, mechanisms in found],
         none="there are no users: `antiphon user add NAME` adds one",
+        as_json=common.as_json,
     )
 
 
@@ -88,8 +85,7 @@ def user_remove(
     common: CommonOptions = COMMON,
 ) -> None:
     """Remove a user. Its connections end within seconds; entries that name it stay."""
-    with common.connect() as db:
-        db.run(db.aio.administer(AlterUser(name, remove=True)))
+    common.administer(AlterUser(name, remove=True))
     say(f"user {name!r} is gone", {"user": name, "removed": True}, as_json=common.as_json)
 
 
@@ -106,8 +102,7 @@ def acl_add(
 ) -> None:
     """Add an entry."""
     acl = acl_file.entry(principal, resource, name, operation, pattern, _permission(deny=deny), host)
-    with common.connect() as db:
-        db.run(db.aio.administer(AlterAcls((acl,))))
+    common.administer(AlterAcls((acl,)))
     say(_text(acl), _plain(acl), as_json=common.as_json)
 
 
@@ -124,10 +119,9 @@ def acl_remove(
 ) -> None:
     """Remove the entry that says exactly this."""
     acl = acl_file.entry(principal, resource, name, operation, pattern, _permission(deny=deny), host)
-    if acl not in _access(common.servers, common.directory).acls:
+    if acl not in common.access().acls:
         raise InvalidRequestError(f"there is no entry: {_text(acl)}", unknown="acl")
-    with common.connect() as db:
-        db.run(db.aio.administer(AlterAcls(remove=(acl,))))
+    common.administer(AlterAcls(remove=(acl,)))
     say(f"removed: {_text(acl)}", _plain(acl) | {"removed": True}, as_json=common.as_json)
 
 
@@ -139,14 +133,12 @@ def acl_list(
     """List the entries."""
     if toml and common.as_json:
         usage("give --toml or --json, not both")
-    found = _access(common.servers, common.directory).acls
-    if common.as_json:
-        print_json([_plain(acl) for acl in found])
-        return
+    found = common.access().acls
     if toml:
         typer.echo(acl_file.to_toml(found), nl=False)
         return
-    print_lines([_text(acl) for acl in found], none="there are no entries: `antiphon acl add` adds one")
+    none = "there are no entries: `antiphon acl add` adds one"
+    print_lines(list(map(_text, found)), list(map(_plain, found)), none=none, as_json=common.as_json)
 
 
 @command("acl apply", "antiphon acl apply acls.toml --prune --dry-run")
@@ -162,13 +154,12 @@ def acl_apply(
 ) -> None:
     """Add the entries of a file that the cluster lacks, all in one step; with --prune the file is all there is."""
     wanted = acl_file.read_acls(file)
-    known = _access(common.servers, common.directory).acls
+    known = common.access().acls
     there, named = set(known), set(wanted)
     added = tuple(acl for acl in wanted if acl not in there)
     removed = tuple(acl for acl in known if acl not in named) if prune else ()
     if (added or removed) and not dry_run:
-        with common.connect() as db:
-            db.run(db.aio.administer(AlterAcls(added, removed)))
+        common.administer(AlterAcls(added, removed))
     kept = len(known) - len(removed)
     if common.as_json:
         changes = {"added": [_plain(acl) for acl in added], "removed": [_plain(acl) for acl in removed]}
@@ -179,11 +170,6 @@ def acl_apply(
             typer.echo(f"{sign} {_text(acl)}")
     would = "would be " if dry_run else ""
     typer.echo(f"{len(added)} {would}added, {len(removed)} {would}removed, {kept} stay")
-
-
-def _access(servers: str | None, directory: Path) -> AccessReply:
-    with antiphon.connect(server_addresses(servers, directory)) as db:
-        return db.run(db.aio.access())
 
 
 def _permission(*, deny: bool) -> Permission:

@@ -10,7 +10,7 @@ from typer.core import TyperGroup
 
 from antiphon.cli.corrupt_options import DeadLettersOption, OnCorruptOption, corrupt_choice
 from antiphon.cli.declare import COMMON, CommonOptions, command, group
-from antiphon.cli.output import EXIT_FAILED, print_json, print_table, progress, usage
+from antiphon.cli.output import EXIT_FAILED, note, pairs_of, print_json, print_table, progress, usage
 from antiphon.cli.spark_support import Master, spark_job
 from antiphon.cli.times import duration_ms
 from antiphon.records.unreadable import FAIL
@@ -110,40 +110,26 @@ def _print_plan(job: "ArchiveRun", *, as_json: bool) -> None:
 
 
 def _print_report(report: "ArchiveReport", letters: str | None, *, as_json: bool) -> None:
-    if as_json:
-        print_json(report.as_dict())
-    else:
-        rows = [
-            (
-                one.shard,
-                f"{one.archived[0]}-{one.archived[1]}",
-                one.files,
-                one.rows,
-                one.size_bytes,
-                one.log_starts,
-            )
-            for one in report.shards
-        ]
-        print_table(("SHARD", "ARCHIVED", "NEW FILES", "RECORDS", "BYTES", "LOG STARTS"), rows, as_json=False)
+    headings = ("SHARD", "ARCHIVED", "NEW FILES", "RECORDS", "BYTES", "LOG STARTS")
+    rows = [
+        (one.shard, "{}-{}".format(*one.archived), one.files, one.rows, one.size_bytes, one.log_starts)
+        for one in report.shards
+    ]
+    print_table(headings, rows, report.as_dict(), as_json=as_json)
     for one in report.shards:
         for node, reason in one.behind.items():
-            typer.echo(
-                f"antiphon: node {node} still has the old records of shard {one.shard}; the next run trims them ({reason})",
-                err=True,
+            note(
+                f"node {node} still has the old records of shard {one.shard}; the next run trims them ({reason})"
             )
         if one.lost:
-            typer.echo(
-                f"antiphon: {one.lost} offsets of shard {one.shard} were removed by retention before they were archived",
-                err=True,
+            note(
+                f"{one.lost} offsets of shard {one.shard} were removed by retention before they were archived"
             )
         if one.unreadable:
             what = "left out" if letters is None else f"appended to {letters}"
-            typer.echo(
-                f"antiphon: {one.unreadable} batches of shard {one.shard} could not be read; they were {what}",
-                err=True,
-            )
+            note(f"{one.unreadable} batches of shard {one.shard} could not be read; they were {what}")
     for uri in report.orphans:
-        typer.echo(f"antiphon: removed {uri}, left by a run that did not end", err=True)
+        note(f"removed {uri}, left by a run that did not end")
 
 
 @command("archive list", "antiphon archive list flights --json")
@@ -237,15 +223,7 @@ def _up_to(texts: list[str] | None) -> int | dict[int, int] | None:
 
 def storage_options(texts: list[str] | None) -> dict[str, Any] | None:
     """What `--storage-option` says; None: nothing."""
-    if not texts:
-        return None
-    found: dict[str, Any] = {}
-    for text in texts:
-        name, equals, value = text.partition("=")
-        if not equals or not name:
-            usage(f"--storage-option is NAME=VALUE, not {text!r}")
-        found[name] = value
-    return found
+    return dict(pairs_of(texts, "--storage-option")) or None
 
 
 def _time(time_ms: int) -> str | None:

@@ -5,7 +5,7 @@ from typing import Annotated, Final
 import typer
 
 from antiphon.cli.declare import COMMON, CommonOptions, command
-from antiphon.cli.output import EXIT_FAILED, print_json, progress, usage
+from antiphon.cli.output import EXIT_FAILED, progress, say, usage
 from antiphon.cli.spark_support import Master, spark_job
 
 REPLICA_TIMEOUT_S: Final = 10.0
@@ -51,10 +51,7 @@ def audit(
 
         with job_progress(spark, "auditing") as bar:
             report = run_plan(spark, plan, bar.describe)
-    if common.as_json:
-        print_json(report.as_dict())
-    else:
-        typer.echo(report.text())
+    say(report.text(), report.as_dict(), as_json=common.as_json)
     if report.verdict != AGREE:
         raise typer.Exit(EXIT_FAILED)
 

@@ -11,7 +11,7 @@ from typer.core import TyperGroup
 
 from antiphon.cli.archive_commands import StorageOption, storage_options
 from antiphon.cli.declare import COMMON, CommonOptions, JsonOption, command, group, server_addresses
-from antiphon.cli.output import EXIT_FAILED, print_json, print_table, usage
+from antiphon.cli.output import EXIT_FAILED, note, print_json, print_table, say, usage
 from antiphon.cli.times import duration_ms
 from antiphon.client.local_folder import (
     DEFAULT_DIR,
@@ -77,7 +77,7 @@ def _progress_lines(*, as_json: bool) -> "Iterator[Callable[[str], None]]":
         nonlocal told
         if not as_json and text != told and time.monotonic() - began_s > QUIET_S:
             told = text
-            typer.echo(f"antiphon: {text}", err=True)
+            note(text)
 
     yield tell
 
@@ -144,18 +144,14 @@ def create(
                 client, where, without=without or (), lease_ms=lease, tries=tries, tell=tell
             ),
         )
-    if common.as_json:
-        print_json(_summary(made))
-        return
-    typer.echo(f"Backup {made.name}: {len(made.topics)} topics and tables, {made.size_bytes} bytes")
-    typer.echo(
-        f"  wrote {made.written_files} files, {made.written_bytes} bytes"
-        + (f"; the others are of {made.base} and before" if made.base else "")
+    others = f"; the others are of {made.base} and before" if made.base else ""
+    before = f" (before that for up to {made.cut.tried_ms:.0f} ms a try)" if made.cut.tries > 1 else ""
+    text = (
+        f"Backup {made.name}: {len(made.topics)} topics and tables, {made.size_bytes} bytes\n"
+        f"  wrote {made.written_files} files, {made.written_bytes} bytes{others}\n"
+        f"  the cut: writes waited for up to {made.cut.held_ms:.1f} ms, in try {made.cut.tries}{before}"
     )
-    typer.echo(
-        f"  the cut: writes waited for up to {made.cut.held_ms:.1f} ms, in try {made.cut.tries}"
-        + (f" (before that for up to {made.cut.tried_ms:.0f} ms a try)" if made.cut.tries > 1 else "")
-    )
+    say(text, _summary(made), as_json=common.as_json)
 
 
 def _summary(backup: "Backup") -> dict[str, Any]:
@@ -221,9 +217,6 @@ def show(
     from antiphon.backup.manifest import load
 
     backup = load(_place(place, storage), name)
-    if as_json:
-        print_json({**_summary(backup), "topics": msgspec.to_builtins(backup.topics)})
-        return
     rows = [
         (
             topic.name,
@@ -238,7 +231,9 @@ def show(
         for topic in backup.topics
         for shard in topic.shards
     ]
-    print_table(("TOPIC", "KIND", "SHARD", "FROM", "TO", "PIECES", "STATE", "BYTES"), rows, as_json=False)
+    headings = ("TOPIC", "KIND", "SHARD", "FROM", "TO", "PIECES", "STATE", "BYTES")
+    told = {**_summary(backup), "topics": msgspec.to_builtins(backup.topics)}
+    print_table(headings, rows, told, as_json=as_json)
 
 
 @command("backup verify", "antiphon backup verify /mnt/backups")
@@ -299,19 +294,14 @@ def prune(
     going = old_ones(where, keep, before_ms)
     if plan:
         names = [backup.name for backup in going]
-        if as_json:
-            print_json({"plan": True, "backups": names})
-        else:
-            typer.echo("\n".join(f"would remove {name}" for name in names) or "nothing would be removed")
+        text = "\n".join(f"would remove {name}" for name in names) or "nothing would be removed"
+        say(text, {"plan": True, "backups": names}, as_json=as_json)
         return
     with _progress_lines(as_json=as_json) as tell:
         done = prune_backups(where, going, tell)
-    if as_json:
-        print_json({"plan": False, **done._asdict()})
-        return
-    for name in done.backups:
-        typer.echo(f"removed {name}")
-    typer.echo(f"Removed {done.files} files, {done.size_bytes} bytes; {len(done.kept)} backups are left")
+    text = "".join(f"removed {name}\n" for name in done.backups)
+    text += f"Removed {done.files} files, {done.size_bytes} bytes; {len(done.kept)} backups are left"
+    say(text, {"plan": False, **done._asdict()}, as_json=as_json)
 
 
 @command(
@@ -360,13 +350,12 @@ def restore(
         FORMAT, done.cluster_id, "127.0.0.1", "oxia", members, founded=False, peer_key=KEY_FILE, secure=secure
     )
     save_cluster(directory, file)
-    if as_json:
-        print_json({"name": backup.name, "dir": str(directory), "nodes": nodes, **done._asdict()})
-        return
-    typer.echo(
-        f"Restored {backup.name}: {done.topics} topics and tables, {done.shards} shards, in {directory}"
+    text = (
+        f"Restored {backup.name}: {done.topics} topics and tables, {done.shards} shards, in {directory}\n\n"
+        f"Start it:  antiphon up --dir {directory}"
     )
-    typer.echo(f"\nStart it:  antiphon up --dir {directory}")
+    told = {"name": backup.name, "dir": str(directory), "nodes": nodes, **done._asdict()}
+    say(text, told, as_json=as_json)
 
 
 @command(
@@ -422,12 +411,10 @@ def restore_one(
             common.directory,
             lambda client: restore_topic(client, where, backup, topic, to, tell),
         )
-    if common.as_json:
-        shards = [shard._asdict() for shard in done.shards]
-        print_json({"backup": backup.name, "name": done.name, "kind": str(done.kind.value), "shards": shards})
-        return
+    shards = [shard._asdict() for shard in done.shards]
+    told = {"backup": backup.name, "name": done.name, "kind": str(done.kind.value), "shards": shards}
     rows = [
         (shard.shard, shard.records, shard.left_out, "yes" if shard.kept_offsets else "no")
         for shard in done.shards
     ]
-    print_table(("SHARD", "RESTORED", "LEFT OUT", "SAME OFFSETS"), rows, as_json=False)
+    print_table(("SHARD", "RESTORED", "LEFT OUT", "SAME OFFSETS"), rows, told, as_json=common.as_json)

@@ -9,7 +9,7 @@ import msgspec
 import typer
 
 from antiphon.cli.declare import command
-from antiphon.cli.output import print_json, print_table, usage
+from antiphon.cli.output import as_objects, print_json, print_table, usage
 from antiphon.tools.capacity.costs import Costs, our_costs
 from antiphon.tools.capacity.model import Capacity, Cluster, Rate, capacity
 
@@ -67,7 +67,7 @@ def _measure(path: Path, seconds: float, *, as_json: bool) -> None:
     path.write_bytes(msgspec.json.format(msgspec.json.encode(found)) + b"\n")
     checks = [[one.what, round(one.said), round(one.measured), round(one.ratio, 2)] for one in found.checks]
     if as_json:
-        print_json([dict(zip(("what", "said", "measured", "ratio"), check, strict=True)) for check in checks])
+        print_json(as_objects(("what", "said", "measured", "ratio"), checks))
         return
     print_table(["MEASURED, NOT USED FOR THE COSTS", "MODEL", "MEASURED", "RATIO"], checks, as_json=False)
     typer.echo(f"Wrote {path}: antiphon capacity --costs {path}")

@@ -57,14 +57,11 @@ def describe_subscription(
     """Show what a subscription says."""
     with common.connect() as db:
         found = _find(db, name)
-    if common.as_json:
-        print_json(_plain(found))
-        return
     rows = [
         (setting, found.values.get(setting, default), "set" if setting in found.values else "default")
         for setting, default in DEFAULTS.items()
     ]
-    print_table(("SETTING", "VALUE", "FROM"), rows, as_json=False)
+    print_table(("SETTING", "VALUE", "FROM"), rows, _plain(found), as_json=common.as_json)
 
 
 @command(
@@ -99,8 +96,7 @@ def put_subscription(
 ) -> None:
     """Make a subscription, or replace one: options that are not given get their defaults."""
     request = replaced(name, ",".join(metrics), interval_ms, ",".join(match or ()))
-    with common.connect() as db:
-        db.run(db.aio.administer(request))
+    common.administer(request)
     values = {setting: value for setting, value in request.config.items() if value is not None}
     made = _plain(Subscription(name, values))
     whose = f"of clients with {made['match']}" if made["match"] else "of every client"

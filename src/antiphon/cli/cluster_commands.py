@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from antiphon.cli.declare import COMMON, CommonOptions, DirOption, InsecureOption, JsonOption, command, group
-from antiphon.cli.output import A_MOMENT_S, print_json, print_table, progress, say, usage
+from antiphon.cli.output import A_MOMENT_S, note, print_json, print_table, progress, say, usage
 from antiphon.client.local_folder import DEFAULT_DIR, LocalClusterFile, find_cluster, load_cluster
 from antiphon.errors import AntiphonError, InvalidRequestError
 from antiphon.tools import supervisor
@@ -119,16 +119,9 @@ def _start_member(directory: Path, *, foreground: bool, as_json: bool) -> None:
     node_conf = node_process.prepare(cluster, node)
     pid, alone = node_process.start(node, node_conf, sockets, progress(f"starting node {node.id}"))
     if alone:
-        typer.echo(
-            f"antiphon: node {node.id} runs but reaches no coordinator yet: start the other nodes too",
-            err=True,
-        )
-    if as_json:
-        print_json(node_json(node, pid))
-    else:
-        typer.echo(
-            f"Node {node.id} is up (pid {pid}): kafka {node.kafka}, native {node.native}, http {node.http}"
-        )
+        note(f"node {node.id} runs but reaches no coordinator yet: start the other nodes too")
+    text = f"Node {node.id} is up (pid {pid}): kafka {node.kafka}, native {node.native}, http {node.http}"
+    say(text, node_json(node, pid), as_json=as_json)
     sys.stdout.flush()
     if foreground:
         only = LocalClusterFile(cluster.format, cluster.cluster_id, cluster.host, cluster.profile, [node])
@@ -160,24 +153,9 @@ def node_list(common: CommonOptions = COMMON) -> None:
     addresses = common.addresses()
     with progress("asking the nodes", after_s=A_MOMENT_S):
         found = collect(addresses)
-    rows = [
-        (
-            node["id"],
-            node["status"],
-            node["leads"],
-            node["replicas"],
-            node["memory_mb"],
-            node["native"],
-            node["kafka"],
-            node["http"],
-        )
-        for node in found["nodes"]
-    ]
-    print_table(
-        ("NODE", "STATUS", "LEADS", "REPLICAS", "MEMORY_MB", "NATIVE", "KAFKA", "HTTP"),
-        rows,
-        as_json=common.as_json,
-    )
+    names = ("status", "leads", "replicas", "memory_mb", "native", "kafka", "http")
+    rows = [[node["id"], *(node[name] for name in names)] for node in found["nodes"]]
+    print_table(("NODE", *map(str.upper, names)), rows, as_json=common.as_json)
 
 
 @command("doctor", "antiphon doctor --dir /tmp/flights")

@@ -10,7 +10,7 @@ import typer
 
 from antiphon.cli.corrupt_options import DeadLettersOption, OnCorruptOption, corrupt_choice
 from antiphon.cli.declare import COMMON, CommonOptions, command
-from antiphon.cli.output import usage
+from antiphon.cli.output import note, usage
 from antiphon.cli.record_lines import RecordLines
 from antiphon.cli.times import SinceOption, since_ms
 from antiphon.client.log_reader import ISOLATIONS
@@ -91,8 +91,8 @@ def consume(
     with common.connect() as db:
         log = db.topic(topic, any_kind=True)
         shards = list(range(log.shards)) if shard is None else [shard]
-        passed_over = PassedOver(None if dead_letters is None else db.topic(dead_letters), _note)
-        source = RecordSource(db, log, span, FAIL if choice == FAIL else passed_over.add, _note)
+        passed_over = PassedOver(None if dead_letters is None else db.topic(dead_letters), note)
+        source = RecordSource(db, log, span, FAIL if choice == FAIL else passed_over.add, note)
         lines = RecordLines(
             topic,
             keys=keys,
@@ -103,10 +103,6 @@ def consume(
         with closing(passed_over.taking_along(source.records(shards))) as records:
             for found in islice((each for each in records if wanted(each[1])), count):
                 lines.write(*found)
-
-
-def _note(line: str) -> None:
-    typer.echo(f"antiphon: {line}", err=True)
 
 
 def _check(start: int | None, since: str | None, isolation: str) -> None:

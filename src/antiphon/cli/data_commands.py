@@ -10,7 +10,7 @@ import typer
 
 import antiphon
 from antiphon.cli.declare import DirOption, ServersOption, command, server_addresses
-from antiphon.cli.output import usage
+from antiphon.cli.output import note, pairs_of, usage
 from antiphon.client.local_folder import DEFAULT_DIR
 from antiphon.errors import InvalidRequestError, UnknownTopicError
 
@@ -47,7 +47,7 @@ def produce(
         usage("--expect needs --shard: offsets belong to a shard")
     if key is not None and key_separator is not None:
         usage("give --key or --key-separator, not both")
-    headers = _headers(header or [])
+    headers = tuple((name, value.encode()) for name, value in pairs_of(header, "--header"))
     messages = _messages(sys.stdin.buffer, key, key_separator, headers, as_json=as_json)
     count = 0
     with antiphon.connect(server_addresses(servers, directory)) as db:
@@ -73,18 +73,8 @@ def _open(db: "antiphon.Client", topic: str) -> "antiphon.Topic":
         return db.topic(topic)
     except UnknownTopicError:
         db.create_topic(topic)
-        typer.echo(f"antiphon: created topic {topic} with 1 shard", err=True)
+        note(f"created topic {topic} with 1 shard")
         return db.topic(topic)
-
-
-def _headers(pairs: list[str]) -> tuple[tuple[str, bytes | None], ...]:
-    found = []
-    for pair in pairs:
-        name, equals, value = pair.partition("=")
-        if not equals:
-            usage(f"--header takes name=value, not {pair!r}")
-        found.append((name, value.encode()))
-    return tuple(found)
 
 
 def _messages(

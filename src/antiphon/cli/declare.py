@@ -1,7 +1,7 @@
 """How commands are declared: path, example and the options that most commands have, each written once."""
 
 import inspect
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import wraps
 from importlib import import_module
 from pathlib import Path
@@ -13,6 +13,7 @@ import antiphon
 from antiphon.cli.output import note_asked, reports_errors
 from antiphon.client.local_folder import DEFAULT_DIR, LocalClusterFile, local_servers
 from antiphon.errors import UnreachableError
+from antiphon.model.requests import AccessReply, AdminRequest
 from antiphon.tools.cluster_files import is_stopped, running_pid
 from antiphon.tools.secure_folder import use_settings
 
@@ -74,6 +75,16 @@ class CommonOptions(NamedTuple):
         """A client of the cluster, to be closed."""
         return antiphon.connect(self.addresses())
 
+    def administer(self, request: AdminRequest) -> None:
+        """Have the cluster do what an administrator may ask of it."""
+        with self.connect() as db:
+            db.run(db.aio.administer(request))
+
+    def access(self) -> AccessReply:
+        """Users, access control lists and quotas."""
+        with self.connect() as db:
+            return db.run(db.aio.access())
+
 
 COMMON: Final = CommonOptions()
 
@@ -111,26 +122,36 @@ def command(path: str, example: str) -> Callable[[Function], Function]:
 
 
 def _with_common_options(function: Function) -> Function:
-    signature = inspect.signature(function, eval_str=True)
-    if "common" not in signature.parameters:
+    if "common" not in inspect.signature(function).parameters:
         return function
-    options = [
-        inspect.Parameter(
-            name,
-            inspect.Parameter.POSITIONAL_OR_KEYWORD,
-            default=getattr(COMMON, name),
-            annotation=annotation,
-        )
-        for name, annotation in get_type_hints(CommonOptions, include_extras=True).items()
-    ]
+    hints = get_type_hints(CommonOptions, include_extras=True)
+    options = {name: (hint, getattr(COMMON, name)) for name, hint in hints.items()}
+    return with_options_for(function, "common", options, CommonOptions)
+
+
+def with_options_for(
+    function: Function, name: str, options: Mapping[str, tuple[Any, Any]], made: Callable[..., Any]
+) -> Function:
+    """In the place of its parameter `name` the command gets options: a type and a default for each name.
+
+    `made` makes what the parameter is to be of their values, in that order.
+    """
+    signature = inspect.signature(function, eval_str=True)
     parameters: list[inspect.Parameter] = []
-    for parameter in signature.parameters.values():
-        parameters += options if parameter.name == "common" else [parameter]
+    for one in signature.parameters.values():
+        parameters += (
+            [one]
+            if one.name != name
+            else [
+                one.replace(name=option, annotation=hint, default=default)
+                for option, (hint, default) in options.items()
+            ]
+        )
 
     @wraps(function)
     def wrapped(**given: Any) -> None:
-        common = CommonOptions(*(given.pop(name) for name in CommonOptions._fields))
-        function(**given, common=common)
+        value = made(*(given.pop(option) for option in options))
+        function(**given, **{name: value})
 
     wrapped.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
     return wrapped

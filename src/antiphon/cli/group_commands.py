@@ -7,7 +7,7 @@ import msgspec
 import typer
 
 from antiphon.cli.declare import COMMON, CommonOptions, command, group
-from antiphon.cli.output import A_MOMENT_S, print_json, print_table, progress, usage
+from antiphon.cli.output import A_MOMENT_S, note_silent, print_json, print_table, progress, unsure, usage
 from antiphon.errors import AntiphonError
 from antiphon.model.groups import Assigned, GroupKind, GroupPosition, GroupsReply, GroupState, merged
 from antiphon.tools.cluster_health import NODE_TIMEOUT_S, from_each_node
@@ -44,7 +44,7 @@ def list_groups(
         for node, one in found
         if kind in {None, one.kind}
     ]
-    _warn(silent)
+    note_silent(silent)
     print_table(HEADINGS, rows, as_json=common.as_json)
     if silent:
         raise typer.Exit(1)
@@ -64,7 +64,7 @@ def describe(
         common.connect() as db,
     ):
         node, found, silent = _one(db, group)
-    _warn(silent)
+    note_silent(silent)
     if common.as_json:
         print_json(_plain(node, found))
     else:
@@ -95,11 +95,9 @@ def _one(db: "antiphon.Client", name: str) -> tuple[int, GroupState, Silent]:
         except AntiphonError as error:
             silent.append((node.node_id, error.message))
     found = merged(replies)
-    if found is not None:
-        return coordinator, found, silent
-    unsure = f"; node {silent[0][0]} did not answer: {silent[0][1]}" if silent else ""
-    usage(f"there is no group {name!r}{unsure}", unknown="group")
-    raise AssertionError  # usage() exits
+    if found is None:
+        usage(f"there is no group {name!r}{unsure(silent)}", unknown="group")
+    return coordinator, found, silent
 
 
 def _whole(db: "antiphon.Client", node_id: int, reply: GroupsReply) -> GroupsReply:
@@ -115,11 +113,6 @@ def _whole(db: "antiphon.Client", node_id: int, reply: GroupsReply) -> GroupsRep
 
 
 # -- showing ------------------------------------------------------------------------------------------------------
-
-
-def _warn(silent: Silent) -> None:
-    for node_id, reason in silent:
-        typer.echo(f"node {node_id} did not answer: {reason}", err=True)
 
 
 def _lag(positions: Sequence[GroupPosition]) -> int | None:

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from antiphon.cli.declare import JsonOption, command, group
-from antiphon.cli.output import print_json, say
+from antiphon.cli.output import say
 
 group(
     "judge",
@@ -24,11 +24,8 @@ def history(files: FilesArgument, as_json: JsonOption = False) -> None:
     from antiphon.simulation.public_histories import judge_history
 
     found = {str(path): judge_history(path).value for path in files}
-    if as_json:
-        print_json([{"file": path, "verdict": verdict} for path, verdict in found.items()])
-        return
-    for path, verdict in found.items():
-        typer.echo(f"{path} {verdict}")
+    told = [{"file": path, "verdict": verdict} for path, verdict in found.items()]
+    say("\n".join(f"{path} {verdict}" for path, verdict in found.items()), told, as_json=as_json)
 
 
 @command("judge quorum", "antiphon judge quorum majority_commit.txt")

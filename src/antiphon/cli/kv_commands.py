@@ -98,10 +98,8 @@ def put(
 
 
 def _print_version(key: str, version: "antiphon.Version", *, as_json: bool) -> None:
-    if as_json:
-        print_json({"key": key, "version": version.id, "modifications": version.modifications})
-    else:
-        typer.echo(f"version {version.id}")
+    told = {"key": key, "version": version.id, "modifications": version.modifications}
+    say(f"version {version.id}", told, as_json=as_json)
     sys.stdout.flush()
 
 
@@ -140,14 +138,18 @@ AsOfOption = Annotated[
 ]
 
 
-def _as_of(text: str | None) -> int | dict[int, int] | None:
-    """The offset, or the offsets by shard, that an option names."""
-    if text is None or (text.isascii() and text.isdigit()):
+def _asked_offsets(text: str | None, pattern: str, rule: str) -> int | dict[int, int] | None:
+    """The offset, which matches the pattern, or the offsets by shard, that an option names."""
+    if text is None or re.fullmatch(pattern, text, re.ASCII):
         return None if text is None else int(text)
     try:
         return msgspec.json.decode(text, type=dict[int, int], strict=False)
     except msgspec.DecodeError:
-        usage(f'--as-of is an offset, or JSON such as {{"0": 17, "1": 4}}, and not {text!r}')
+        usage(f'{rule} or JSON such as {{"0": 17, "1": 4}}, and not {text!r}')
+
+
+def _as_of(text: str | None) -> int | dict[int, int] | None:
+    return _asked_offsets(text, r"\d+", "--as-of is an offset,")
 
 
 @command("kv get", "antiphon kv default get greeting")
@@ -260,7 +262,7 @@ def watch(
     if start is not None and since is not None:
         usage("give --from or --since, not both")
     since_time_ms = None if since is None else since_ms(since)
-    asked = None if start is None else _watch_start(start)
+    asked = _asked_offsets(start, r"\d+|-[12]", "--from is an offset, -1, -2,")
     with common.connect() as db:
         table = db.table(context.obj)
         begin = _offsets(db, table, asked, since_time_ms)
@@ -271,15 +273,6 @@ def watch(
                 if change.key.startswith(prefix.encode()):
                     _print_change(change, as_json=common.as_json)
                     left = None if left is None else left - 1
-
-
-def _watch_start(text: str) -> int | dict[int, int]:
-    if re.fullmatch(r"\d+|-[12]", text, re.ASCII):
-        return int(text)
-    try:
-        return msgspec.json.decode(text, type=dict[int, int], strict=False)
-    except msgspec.DecodeError:
-        usage(f'--from is an offset, -1, -2, or JSON such as {{"0": 17, "1": 4}}, and not {text!r}')
 
 
 def _offsets(
@@ -303,19 +296,15 @@ def _offsets(
 
 
 def _print_change(change: "antiphon.Change", *, as_json: bool) -> None:
-    if as_json:
-        print_json(
-            {
-                "kind": change.kind.value,
-                "key": as_text(change.key),
-                "value": as_text(change.value),
-                "version": change.version.id,
-                "shard": change.shard,
-                "offset": change.offset,
-            }
-        )
-    else:
-        typer.echo(f"{change.kind.value}\t{_shown(change.key)}\t{_shown(change.value)}")
+    told = {
+        "kind": change.kind.value,
+        "key": as_text(change.key),
+        "value": as_text(change.value),
+        "version": change.version.id,
+        "shard": change.shard,
+        "offset": change.offset,
+    }
+    say(f"{change.kind.value}\t{_shown(change.key)}\t{_shown(change.value)}", told, as_json=as_json)
     sys.stdout.flush()
 
 
@@ -332,11 +321,7 @@ def sequence(
     with common.connect() as db:
         last = Counter(db, context.obj, key).add(count)
     numbers = list(range(last - count + 1, last + 1))
-    if common.as_json:
-        print_json({"key": key, "numbers": numbers})
-    else:
-        for number in numbers:
-            typer.echo(str(number))
+    say("\n".join(map(str, numbers)), {"key": key, "numbers": numbers}, as_json=common.as_json)
 
 
 def _shown(value: bytes | None) -> str:

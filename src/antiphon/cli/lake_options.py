@@ -1,12 +1,11 @@
 """An option for each kind of lake table: `--to-NAME PLACE`, from the rows of `lake.targets.kinds`; and `--to-option`."""
 
-import inspect
 from collections.abc import Callable, Sequence
-from functools import wraps
 from typing import Annotated, Any, Final
 
 import typer
 
+from antiphon.cli.declare import with_options_for
 from antiphon.cli.output import usage
 from antiphon.errors import InvalidRequestError
 from antiphon.lake.targets.kinds import KINDS, OPTIONS, options_of
@@ -19,24 +18,23 @@ _IN_PLACE: Final = ("kind", "path", "table")  # said by PLACE
 
 def takes_lake_targets(command: Callable[..., None]) -> Callable[..., None]:
     """In the place of its parameter `to_lakes`, the command gets an option for each kind; `to_lakes` are those given."""
-    signature = inspect.signature(command, eval_str=True)
-    parameters: list[inspect.Parameter] = []
-    for parameter in signature.parameters.values():
-        parameters += _options() if parameter.name == "to_lakes" else [parameter]
+    words = (
+        "NAME=VALUE of the lake table, such as partition_by=day or properties.NAME=VALUE; may be repeated."
+    )
+    kinds = [(name, str | None, kind.called) for name, kind in _PARAMETERS.items()]
+    options = {
+        name: (Annotated[hint, typer.Option(help=help_text)], None)
+        for name, hint, help_text in (*kinds, ("to_option", list[str] | None, words))
+    }
+    return with_options_for(command, "to_lakes", options, _lakes)
 
-    @wraps(command)
-    def wrapped(**given: Any) -> None:
-        places = {kind.name: given.pop(name) for name, kind in _PARAMETERS.items()}
-        said = given.pop("to_option") or []
-        lakes: list[Any] = [f"{name}:{place}" for name, place in places.items() if place is not None]
-        if said:
-            if not lakes:
-                usage(f"{OPTION} is for a lake table: give one of {', '.join(FLAGS)}")
-            lakes = [_with_options(one, said) for one in lakes]
-        command(**given, to_lakes=lakes)
 
-    wrapped.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
-    return wrapped
+def _lakes(*given: Any) -> list[Any]:
+    *places, said = given
+    lakes = [f"{name}:{place}" for name, place in zip(KINDS, places, strict=True) if place is not None]
+    if said and not lakes:
+        usage(f"{OPTION} is for a lake table: give one of {', '.join(FLAGS)}")
+    return [_with_options(one, said) for one in lakes] if said else lakes
 
 
 def _with_options(place: str, said: Sequence[str]) -> dict[str, Any]:
@@ -65,19 +63,3 @@ def _with_options(place: str, said: Sequence[str]) -> dict[str, Any]:
 def _mapping(found: Any) -> dict[str, Any]:
     """What a mapping has so far; a catalog's name is its `name`."""
     return {"name": found} if isinstance(found, str) else dict(found or {})
-
-
-def _options() -> list[inspect.Parameter]:
-    kinds = [(name, str | None, kind.called) for name, kind in _PARAMETERS.items()]
-    words = (
-        "NAME=VALUE of the lake table, such as partition_by=day or properties.NAME=VALUE; may be repeated."
-    )
-    return [
-        inspect.Parameter(
-            name,
-            inspect.Parameter.POSITIONAL_OR_KEYWORD,
-            default=None,
-            annotation=Annotated[kind, typer.Option(help=help_text)],
-        )
-        for name, kind, help_text in (*kinds, ("to_option", list[str] | None, words))
-    ]

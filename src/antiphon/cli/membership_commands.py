@@ -11,13 +11,14 @@ import typer
 
 from antiphon.cli.declare import COMMON, CommonOptions, DirOption, JsonOption, command
 from antiphon.cli.moves import POLL_S, WAIT_S, anything, listed, wait_for_moves
-from antiphon.cli.output import print_json, progress
+from antiphon.cli.output import print_json, progress, say
 from antiphon.client.local_folder import DEFAULT_DIR, LocalClusterFile, LocalNode, find_cluster, load_cluster
 from antiphon.client.moves import is_on_its_way
 from antiphon.errors import AntiphonError, InvalidRequestError, PortInUseError, UnavailableError
 from antiphon.model.metadata import ClusterMeta
 from antiphon.tools import supervisor
 from antiphon.tools.cluster_files import new_node, running_pid, save_cluster
+from antiphon.tools.local_nodes import node_json
 
 if TYPE_CHECKING:
     import antiphon
@@ -93,12 +94,12 @@ def rebalance(
             moved += wait_for_moves(db, anything, timeout_s)
         cluster = db.metadata()
     rows = _carried(cluster)
-    if common.as_json:
-        print_json({"moved": moved, "nodes": rows, "seconds": round(time.monotonic() - started, 3)})
-        return
-    typer.echo(f"{moved} shards moved" if wait else "decided; `antiphon shard list` shows how far it is")
-    for row in rows:
-        typer.echo(f"  node {row['node']}: {row['replicas']} replicas, leads {row['leads']}")
+    text = f"{moved} shards moved" if wait else "decided; `antiphon shard list` shows how far it is"
+    text += "".join(
+        f"\n  node {one['node']}: {one['replicas']} replicas, leads {one['leads']}" for one in rows
+    )
+    told = {"moved": moved, "nodes": rows, "seconds": round(time.monotonic() - started, 3)}
+    say(text, told, as_json=common.as_json)
 
 
 def _carried(cluster: ClusterMeta) -> list[dict[str, int]]:
@@ -178,12 +179,8 @@ def node_remove(
     if cluster is not None and member is not None:
         cluster.nodes.remove(member)
         save_cluster(directory, cluster)
-    if common.as_json:
-        print_json({"node": node, "removed": True})
-    else:
-        typer.echo(
-            f"Removed node {node}" + (f"; its folder {member.dir} is not needed any more" if member else "")
-        )
+    folder = f"; its folder {member.dir} is not needed any more" if member else ""
+    say(f"Removed node {node}{folder}", {"node": node, "removed": True}, as_json=common.as_json)
 
 
 def _remove_when_gone(db: "antiphon.Client", node: int) -> None:
@@ -222,24 +219,11 @@ def node_add(directory: DirOption = DEFAULT_DIR, as_json: JsonOption = False) ->
         raise AntiphonError(
             f"node {node.id} runs (pid {pid}) but reaches no coordinator; see {Path(node.dir)}/node.log"
         )
-    if as_json:
-        print_json(
-            {
-                "id": node.id,
-                "pid": pid,
-                "dir": node.dir,
-                "kafka": node.kafka,
-                "oxia": node.oxia,
-                "native": node.native,
-                "http": node.http,
-            }
-        )
-    else:
-        typer.echo(
-            f"Node {node.id} is up (pid {pid}): kafka {node.kafka}, oxia {node.oxia}, native {node.native}, http "
-            f"{node.http}\n"
-            "It holds nothing yet: `antiphon rebalance` gives it its share"
-        )
+    text = (
+        f"Node {node.id} is up (pid {pid}): kafka {node.kafka}, oxia {node.oxia}, native {node.native}, http {node.http}\n"
+        "It holds nothing yet: `antiphon rebalance` gives it its share"
+    )
+    say(text, node_json(node, pid), as_json=as_json)
     sys.stdout.flush()
 
 

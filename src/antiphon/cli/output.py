@@ -3,7 +3,7 @@
 import json
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import wraps
 from pathlib import Path
@@ -41,9 +41,25 @@ EXIT_FAILED = 1
 EXIT_USAGE = 2
 
 
+def note(message: str) -> None:
+    """Tell one line on stderr."""
+    typer.echo(f"antiphon: {message}", err=True)
+
+
+def note_silent(silent: Iterable[tuple[int, str]]) -> None:
+    """Tell on stderr which nodes did not answer, and why."""
+    for node_id, reason in silent:
+        typer.echo(f"node {node_id} did not answer: {reason}", err=True)
+
+
+def unsure(silent: Sequence[tuple[int, str]]) -> str:
+    """What follows the words that something is not there, where a node did not answer that may know of it."""
+    return f"; node {silent[0][0]} did not answer: {silent[0][1]}" if silent else ""
+
+
 def fail(message: str) -> NoReturn:
     """End the command with exit code 1 and one line on stderr that says what to do."""
-    typer.echo(f"antiphon: {message}", err=True)
+    note(message)
     raise typer.Exit(EXIT_FAILED)
 
 
@@ -54,8 +70,19 @@ def usage(message: str, **facts: str) -> NoReturn:
     """
     call = _call[-1] if _call else Call()
     message = with_next(message, InvalidRequestError(message, **facts), call)
-    typer.echo(f"antiphon: {with_help(message, call)}", err=True)
+    note(with_help(message, call))
     raise typer.Exit(EXIT_USAGE)
+
+
+def pairs_of(texts: Iterable[str] | None, option: str) -> list[tuple[str, str]]:
+    """["a=b", ...], as an option was given that may be repeated; anything else ends the command with exit code 2."""
+    found = []
+    for text in texts or ():
+        name, equals, value = text.partition("=")
+        if not equals or not name:
+            usage(f"{option} takes NAME=VALUE, not {text!r}")
+        found.append((name, value))
+    return found
 
 
 def note_asked(servers: str, nodes: Sequence[str] = ()) -> None:
@@ -119,11 +146,18 @@ def reports_errors(command: Callable[P, R], path: str = "") -> Callable[P, R]:
     return wrapped
 
 
-def print_table(headings: Sequence[str], rows: Sequence[Sequence[object]], *, as_json: bool) -> None:
-    """Print rows under headings, or as a JSON array of objects with the headings in lower case as names."""
+def as_objects(headings: Sequence[str], rows: Iterable[Sequence[object]]) -> list[dict[str, object]]:
+    """Rows for programs: objects with the headings in lower case as names."""
+    names = [heading.lower().replace(" ", "_") for heading in headings]
+    return [dict(zip(names, row, strict=True)) for row in rows]
+
+
+def print_table(
+    headings: Sequence[str], rows: Sequence[Sequence[object]], value: object = None, *, as_json: bool
+) -> None:
+    """Print rows under headings; or `value` as one JSON document, which without it is an array of `as_objects`."""
     if as_json:
-        names = [heading.lower().replace(" ", "_") for heading in headings]
-        print_json([dict(zip(names, row, strict=True)) for row in rows])
+        print_json(as_objects(headings, rows) if value is None else value)
         return
     cells = [[_cell(value) for value in row] for row in rows]
     widths = [max(len(heading), *(len(row[i]) for row in cells), 0) for i, heading in enumerate(headings)]
@@ -131,8 +165,11 @@ def print_table(headings: Sequence[str], rows: Sequence[Sequence[object]], *, as
         typer.echo("  ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)).rstrip())
 
 
-def print_lines(lines: Sequence[str], *, none: str) -> None:
-    """Print lines; where there are none, say so on stderr, so that stdout stays empty for programs."""
+def print_lines(lines: Sequence[str], value: object, *, none: str, as_json: bool) -> None:
+    """Print lines, or `value` as JSON; where there are no lines, say so on stderr, so that stdout stays empty."""
+    if as_json:
+        print_json(value)
+        return
     for line in lines:
         typer.echo(line)
     if not lines:

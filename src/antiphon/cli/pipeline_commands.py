@@ -1,25 +1,21 @@
 """`antiphon pipeline`: lake jobs from a TOML file."""
 
 import dataclasses
-import signal
-from collections.abc import Iterator
-from contextlib import contextmanager
 from importlib import resources
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from antiphon.cli.declare import command, group
 from antiphon.cli.next_commands import CREATES, joined
-from antiphon.cli.output import A_MOMENT_S, EXIT_FAILED, print_json, print_table, progress, usage
+from antiphon.cli.output import A_MOMENT_S, EXIT_FAILED, as_objects, print_table, progress, usage
 from antiphon.cli.spark_support import Master, spark_job
 from antiphon.lake.targets.kinds import KINDS
 from antiphon.lake.values.formats import FORMATS
+from antiphon.tools.local_nodes import ended_by_sigterm
 
 if TYPE_CHECKING:
-    from types import FrameType
-
     from antiphon.lake.pipeline import Outcome, PipelineJob
 
 group(
@@ -50,17 +46,12 @@ def check(
         with progress("asking the cluster", after_s=A_MOMENT_S):
             problems = ask(jobs)
     rows = [(job.name, job.kind, job.source, _where(job), job.every) for job in jobs]
-    if json:
-        names = ("job", "kind", "source", "target", "every")
-        print_json(
-            [
-                dict(zip(names, row, strict=True))
-                | {"problems": [one.what for one in problems if one.job == row[0]]}
-                for row in rows
-            ]
-        )
-    else:
-        print_table(["JOB", "KIND", "SOURCE", "TARGET", "EVERY"], rows, as_json=False)
+    headings = ["JOB", "KIND", "SOURCE", "TARGET", "EVERY"]
+    told = [
+        one | {"problems": [problem.what for problem in problems if problem.job == one["job"]]}
+        for one in as_objects(headings, rows)
+    ]
+    print_table(headings, rows, told, as_json=json)
     for one in problems:
         what = f"antiphon: {one.job}: {one.what}"
         typer.echo(joined(what, one.do, CREATES) if one.do else what, err=True)
@@ -95,13 +86,11 @@ def run(
     jobs = _chosen(_read(file), only)
     names = ", ".join(job.name for job in jobs)
     typer.echo(f"{names}: starting Spark" + ("" if once else "; ctrl-C ends it"), err=True)
-    with spark_job("antiphon - pipeline", master) as spark, _ended_by_sigterm():
+    with spark_job("antiphon - pipeline", master) as spark, ended_by_sigterm():
         found = run_pipeline(spark, jobs, once=once, told=_print_outcome, keep_going=keep_going)
-    if json:
-        print_json([dataclasses.asdict(one) for one in found])
-    else:
-        rows = [(one.job, one.kind, one.rows, one.files, one.dead_letters, one.epochs) for one in found]
-        print_table(["JOB", "KIND", "ROWS", "FILES", "DEAD LETTERS", "EPOCHS"], rows, as_json=False)
+    rows = [(one.job, one.kind, one.rows, one.files, one.dead_letters, one.epochs) for one in found]
+    told = [dataclasses.asdict(one) for one in found]
+    print_table(["JOB", "KIND", "ROWS", "FILES", "DEAD LETTERS", "EPOCHS"], rows, told, as_json=json)
     if any(one.failure is not None for one in found):
         raise typer.Exit(EXIT_FAILED)
 
@@ -158,17 +147,3 @@ def _print_outcome(outcome: "Outcome") -> None:
         typer.echo(f"{outcome.job}: not done this time: {outcome.problem}", err=True)
     else:
         typer.echo(f"{outcome.job}: {outcome.files:,} files replaced or removed", err=True)
-
-
-@contextmanager
-def _ended_by_sigterm() -> Iterator[None]:
-    """SIGTERM ends a pipeline as ctrl-C does."""
-
-    def end(_signal: int, _frame: "FrameType | None") -> Any:
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGTERM, end)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)

@@ -6,7 +6,7 @@ import msgspec
 import typer
 
 from antiphon.cli.declare import COMMON, CommonOptions, command, group
-from antiphon.cli.output import print_json, print_lines, say
+from antiphon.cli.output import print_lines, say
 from antiphon.errors import InvalidRequestError
 from antiphon.model.quotas import DEFAULT, LIMITS, Quota, address, check_quota
 from antiphon.model.requests import AlterQuota
@@ -56,8 +56,7 @@ def quota_set(
     check_quota(quota)
     if not quota.limits:
         raise InvalidRequestError(f"name a limit: {', '.join(map(_option, LIMITS))}", unknown="words")
-    with common.connect() as db:
-        db.run(db.aio.administer(AlterQuota(quota)))
+    common.administer(AlterQuota(quota))
     say(_text(quota), _plain(quota), as_json=common.as_json)
 
 
@@ -91,12 +90,9 @@ def quota_remove(
 @command("quota list", "antiphon quota list")
 def quota_list(common: CommonOptions = COMMON) -> None:
     """List the quotas."""
-    with common.connect() as db:
-        found = db.run(db.aio.access()).quotas
-    if common.as_json:
-        print_json([_plain(quota) for quota in sorted(found, key=_text)])
-        return
-    print_lines(sorted(map(_text, found)), none="there are no quotas: `antiphon quota set` sets one")
+    found = sorted(common.access().quotas, key=_text)
+    none = "there are no quotas: `antiphon quota set` sets one"
+    print_lines(list(map(_text, found)), list(map(_plain, found)), none=none, as_json=common.as_json)
 
 
 def _entity(user: str | None, client_id: str | None, ip: str | None) -> Quota:

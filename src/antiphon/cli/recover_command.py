@@ -7,7 +7,7 @@ import typer
 
 from antiphon import system
 from antiphon.cli.declare import JsonOption, command
-from antiphon.cli.output import print_json, usage
+from antiphon.cli.output import say, usage
 
 if TYPE_CHECKING:
     from antiphon.node.recovering import Looked
@@ -54,7 +54,13 @@ def node_recover(
     if joins:
         if others or confirmed:
             usage("--join goes with --dir alone")
-        _print_joined(join(disk, path), as_json=as_json)
+        joined = join(disk, path)
+        say(
+            f"Node {joined.node_id} let go of its log of `__cluster` (up to offset {joined.head.offset}); its replicas are "
+            "as they were. Start it",
+            {"node": joined.node_id, "joins": True, "log_end": joined.head.offset},
+            as_json=as_json,
+        )
         return
     rest = [str(other.absolute()) for other in others or ()]
     found = {name: look(disk, name) for name in (path, *rest)}
@@ -63,20 +69,17 @@ def node_recover(
         _print_found(found, path, best)
     if not confirmed:
         told = {"recovered": False, "longest": best, "directories": [_plain(one) for one in found.values()]}
-        if as_json:
-            print_json(told)
-        else:
-            typer.echo(f"Nothing was changed. To do it: antiphon node recover --dir {best} {CONFIRMED}")
+        text = f"Nothing was changed. To do it: antiphon node recover --dir {best} {CONFIRMED}"
+        say(text, told, as_json=as_json)
         return
     recovery = recover(disk, path, rest, system.wall_ms())
-    if as_json:
-        print_json({"recovered": True, "node": recovery.node, "term": recovery.term, "at": recovery.at})
-        return
-    typer.echo(
+    say(
         f"Node {recovery.node} is the only voter now, in term {recovery.term}; what others had from offset {recovery.at} on "
         "is lost.\nStart it, then the nodes that never voted. Voters that come back are refused, and say what to do.\n"
         "Then: `antiphon node voters --add NODE` until there are three; `antiphon node drain NODE` for each node that does "
-        "not come back; `antiphon status` names shards that have no leader"
+        "not come back; `antiphon status` names shards that have no leader",
+        {"recovered": True, "node": recovery.node, "term": recovery.term, "at": recovery.at},
+        as_json=as_json,
     )
 
 
@@ -117,13 +120,3 @@ def _plain(one: "Looked") -> dict[str, Any]:
         "topics": len(one.state.topics),
         "shards": len(one.state.shards),
     }
-
-
-def _print_joined(found: "Looked", *, as_json: bool) -> None:
-    if as_json:
-        print_json({"node": found.node_id, "joins": True, "log_end": found.head.offset})
-        return
-    typer.echo(
-        f"Node {found.node_id} let go of its log of `__cluster` (up to offset {found.head.offset}); its replicas are as "
-        "they were. Start it"
-    )

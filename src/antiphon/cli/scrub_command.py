@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from antiphon.cli.declare import COMMON, CommonOptions, command
-from antiphon.cli.output import print_json, print_table, progress, usage
-from antiphon.errors import AntiphonError, UnavailableError
+from antiphon.cli.output import print_table, progress, usage
+from antiphon.errors import UnavailableError
 from antiphon.model.requests import StatusReply
-from antiphon.tools.cluster_health import NODE_TIMEOUT_S, ago, as_plain
+from antiphon.tools.cluster_health import NODE_TIMEOUT_S, ago, as_plain, status_of
 
 if TYPE_CHECKING:
     import antiphon
@@ -54,23 +54,16 @@ def scrub(
         if wait and not show:
             with progress("the nodes read what is on their disks"):
                 _wait(db, wanted, time.monotonic() + timeout_s)
-        found = {node_id: _status(db, node_id) for node_id in wanted}
+        found = {node_id: status_of(db, node_id) for node_id in wanted}
     _print_found(found, as_json=common.as_json)
     if any(not one.mended_ms for answer in found.values() if answer is not None for one in answer.findings):
         raise typer.Exit(1)
 
 
-def _status(db: "antiphon.Client", node_id: int) -> StatusReply | None:
-    try:
-        return db.node_status(node_id, timeout_s=NODE_TIMEOUT_S)
-    except AntiphonError:
-        return None
-
-
 def _wait(db: "antiphon.Client", nodes: Sequence[int], deadline_s: float) -> None:
     """Until no node has anything more to read. Raises UnavailableError where that takes too long."""
     while True:
-        answers = [_status(db, node_id) for node_id in nodes]
+        answers = [status_of(db, node_id) for node_id in nodes]
         busy = [
             node_id
             for node_id, answer in zip(nodes, answers, strict=True)
@@ -87,12 +80,10 @@ def _wait(db: "antiphon.Client", nodes: Sequence[int], deadline_s: float) -> Non
 
 
 def _print_found(found: dict[int, StatusReply | None], *, as_json: bool) -> None:
-    if as_json:
-        print_json([_plain(node_id, answer) for node_id, answer in found.items()])
-        return
-    print_table(HEADINGS, [_row(node_id, answer) for node_id, answer in found.items()], as_json=False)
+    told = [_plain(node_id, answer) for node_id, answer in found.items()]
+    print_table(HEADINGS, [_row(node_id, answer) for node_id, answer in found.items()], told, as_json=as_json)
     for node_id, answer in found.items():
-        for one in () if answer is None else answer.findings:
+        for one in () if answer is None or as_json else answer.findings:
             word = "mended" if one.mended_ms else "WRONG"
             typer.echo(
                 f"\n{word}: node {node_id}, {_of(one.shard_id)}, since {ago(one.since_ms)}: {one.what}"

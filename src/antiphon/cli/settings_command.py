@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from antiphon.cli.declare import COMMON, CommonOptions, command
-from antiphon.cli.output import print_json, print_table, usage
+from antiphon.cli.output import pairs_of, print_json, print_table, usage
 from antiphon.errors import InvalidRequestError, UnavailableError
 from antiphon.model.node_settings import (
     ALL_NODES,
@@ -65,10 +65,7 @@ def node_settings(
 
 def _changes(given: list[str], reset: list[str]) -> dict[str, str | None]:
     changes: dict[str, str | None] = {}
-    for text in given:
-        name, equals, value = text.partition("=")
-        if not equals:
-            usage(f"--set takes NAME=VALUE, such as log_level=debug, not {text!r}")
+    for name, value in pairs_of(given, "--set"):
         _add(changes, name.strip(), value.strip())
     for name in reset:
         _add(changes, name.strip(), None)
@@ -131,10 +128,8 @@ def _show_change(db: "antiphon.Client", scope: int, changes: dict[str, str | Non
 
 def _show_all(told: NodeSettingsReply, *, as_json: bool) -> None:
     entry = next((one for one in told.entries if one.node == ALL_NODES), NodeSettings(ALL_NODES, {}))
-    if as_json:
-        print_json({name: _plain(name, value) for name, value in entry.values.items()})
-        return
-    print_table(("SETTING", "VALUE"), list(entry.values.items()), as_json=False)
+    plain = {name: _plain(name, value) for name, value in entry.values.items()}
+    print_table(("SETTING", "VALUE"), list(entry.values.items()), plain, as_json=as_json)
 
 
 def _show(found: list[NodeSettingsReply], *, as_json: bool) -> None:
@@ -145,16 +140,12 @@ def _show(found: list[NodeSettingsReply], *, as_json: bool) -> None:
         for told in found:
             value, place = told.values.get(name, (("-", "-"),))[0]
             rows.setdefault((name, value, place), []).append(told.node)
-    if as_json:
-        print_json(
-            [
-                {"setting": name, "value": _plain(name, value), "from": place, "nodes": nodes}
-                for (name, value, place), nodes in rows.items()
-            ]
-        )
-        return
+    plain = [
+        {"setting": name, "value": _plain(name, value), "from": place, "nodes": nodes}
+        for (name, value, place), nodes in rows.items()
+    ]
     shown = [(name, value, FROM.get(place, place), nodes) for (name, value, place), nodes in rows.items()]
-    print_table(("SETTING", "VALUE", "FROM", "NODES"), shown, as_json=False)
+    print_table(("SETTING", "VALUE", "FROM", "NODES"), shown, plain, as_json=as_json)
 
 
 def _plain(name: str, value: str) -> Any:

@@ -7,7 +7,7 @@ import typer
 from antiphon.cli.declare import COMMON, CommonOptions, command
 from antiphon.cli.membership_commands import TimeoutOption, WaitOption
 from antiphon.cli.moves import WAIT_S, listed, wait_for_moves
-from antiphon.cli.output import print_json, print_table, progress
+from antiphon.cli.output import as_objects, print_json, print_table, progress
 from antiphon.client.moves import shard_of
 from antiphon.errors import UnknownTopicError
 from antiphon.model.metadata import ClusterMeta, ShardMeta, TopicMeta
@@ -98,9 +98,8 @@ def _print_plan(
     topic: TopicMeta, meta: ShardMeta, replicas: list[Replica], chosen: Replica, *, as_json: bool
 ) -> None:
     if as_json:
-        names = [heading.lower().replace(" ", "_") for heading in HEADINGS]
-        rows = [dict(zip(names, _row(one), strict=True)) for one in replicas]
-        print_json({"recovered": False, "best": chosen.node, "replicas": rows})
+        told = as_objects(HEADINGS, map(_row, replicas))
+        print_json({"recovered": False, "best": chosen.node, "replicas": told})
         return
     end = chosen.head[1]
     typer.echo(

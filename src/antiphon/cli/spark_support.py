@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from antiphon.cli.declare import JsonOption, command
-from antiphon.cli.output import print_json, progress
+from antiphon.cli.output import progress, say
 from antiphon.errors import AntiphonError
 
 if TYPE_CHECKING:
@@ -97,11 +97,8 @@ def spark_env(as_json: JsonOption = False) -> None:
     import antiphon.spark
 
     found = antiphon.spark.environment()
-    if as_json:
-        print_json(found)
-        return
-    for name, value in found.items():
-        typer.echo(f"export {name}={shlex.quote(value)}")
+    lines = (f"export {name}={shlex.quote(value)}" for name, value in found.items())
+    say("\n".join(lines), found, as_json=as_json)
 
 
 @command("spark-warm", "antiphon spark-warm")
@@ -115,7 +112,6 @@ def spark_warm(as_json: JsonOption = False) -> None:
 
     with progress("running Spark once"):
         file = keep_classes()
-    if as_json:
-        print_json({"file": str(file), "bytes": file.stat().st_size})
-        return
-    typer.echo(f"Spark's classes are kept in {file} ({file.stat().st_size // 1_000_000} MB)")
+    size = file.stat().st_size
+    text = f"Spark's classes are kept in {file} ({size // 1_000_000} MB)"
+    say(text, {"file": str(file), "bytes": size}, as_json=as_json)

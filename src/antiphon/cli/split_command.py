@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from antiphon.cli.declare import COMMON, CommonOptions, command
-from antiphon.cli.output import print_json, progress
+from antiphon.cli.output import progress, say
 from antiphon.model.metadata import KeyRanges
 
 
@@ -25,9 +25,7 @@ def shard_split(
             db.split_shard(table, shard, at=None if at < 0 else at, timeout_s=timeout_s)
         found = next(topic for topic in db.metadata().topics if topic.name == table)
     ranges = KeyRanges(found.shards)
-    if common.as_json:
-        print_json([{"shard": part.index, "hashes": list(ranges.range_of(part))} for part in found.shards])
-        return
-    for part in found.shards:
-        first, last = ranges.range_of(part)
-        typer.echo(f"{table}/{part.index} holds key hashes {first} to {last}")
+    held = {part.index: ranges.range_of(part) for part in found.shards}
+    text = "\n".join(f"{table}/{i} holds key hashes {first} to {last}" for i, (first, last) in held.items())
+    told = [{"shard": i, "hashes": list(hashes)} for i, hashes in held.items()]
+    say(text, told, as_json=common.as_json)

@@ -7,7 +7,7 @@ import typer
 
 from antiphon.cli.declare import COMMON, CommonOptions, Function, command, group
 from antiphon.cli.moves import WAIT_S, wait_for_moves
-from antiphon.cli.output import print_json, print_table, progress, say, usage
+from antiphon.cli.output import as_objects, note, pairs_of, print_json, print_table, progress, say, usage
 from antiphon.cli.topic_options import (
     CommitOption,
     ElectionOption,
@@ -25,6 +25,7 @@ from antiphon.errors import AntiphonError, UnknownTopicError, WrongKindError
 from antiphon.model.internal import is_internal
 from antiphon.model.metadata import ABSENT_NODE, ClusterMeta, Kind, ShardMeta, TopicMeta
 from antiphon.model.requests import ReplicaStatus
+from antiphon.tools.cluster_health import status_of
 
 if TYPE_CHECKING:
     import antiphon
@@ -61,13 +62,7 @@ _CREATE_EXAMPLES: Final = {
 
 def parse_config(pairs: list[str] | None) -> dict[str, str]:
     """["a=b", ...] as a dictionary; exits with 2 on anything else."""
-    found = {}
-    for pair in pairs or []:
-        name, equals, value = pair.partition("=")
-        if not equals or not name:
-            usage(f"--config takes name=value, not {pair!r}")
-        found[name] = value
-    return found
+    return dict(pairs_of(pairs, "--config"))
 
 
 def _for_topics_and_tables(declare: Callable[[Kind], Function]) -> Callable[[Kind], Function]:
@@ -102,12 +97,8 @@ def _create(kind: Kind) -> Function:
             make = db.create_topic if kind is Kind.TOPIC else db.create_table
             make(name, shards=shards, replicas=replicas, profile=profile, config=settings)
             topic = _find(db.metadata(), name, kind)
-        if common.as_json:
-            print_json(_as_json(topic))
-        else:
-            typer.echo(
-                f"Created {kind.value} {name}: {len(topic.shards)} shards x {topic.replicas} replicas, {topic.profile}"
-            )
+        text = f"Created {kind.value} {name}: {len(topic.shards)} shards x {topic.replicas} replicas, {topic.profile}"
+        say(text, _as_json(topic), as_json=common.as_json)
         _warn(topic)
 
     create.__doc__ = f"Create a {kind.value}."
@@ -168,9 +159,8 @@ def _describe(kind: Kind) -> Function:
             rows = _shard_rows(db, [topic])
             in_effect = settings_in_force(topic, _values_of_node(db, topic))
         if common.as_json:
-            headings = [heading.lower() for heading in JSON_HEADINGS]
             options = {option: value for option, value, _ in in_force(topic)}
-            shards = [dict(zip(headings, row, strict=True)) for row in rows]
+            shards = as_objects(JSON_HEADINGS, rows)
             settings = {setting: {"value": value, "source": source} for setting, value, source in in_effect}
             print_json(_as_json(topic) | {"options": options, "settings": settings, "shards": shards})
             return
@@ -258,7 +248,7 @@ def _find(cluster: ClusterMeta, name: str, kind: Kind) -> TopicMeta:
 
 def _warn(topic: TopicMeta) -> None:
     for line in caveats(topic):
-        typer.echo(f"antiphon: {line}", err=True)
+        note(line)
 
 
 def _as_json(topic: TopicMeta) -> dict[str, Any]:
@@ -293,10 +283,8 @@ def shard_list(
             raise UnknownTopicError(f"there is no topic or table {topic}", name=topic)
         shown = [found for found in chosen if internal or topic is not None or not found.internal]
         rows = _shard_rows(db, sorted(shown, key=lambda found: found.name))
-    if common.as_json:
-        print_table(JSON_HEADINGS, rows, as_json=True)
-    else:
-        print_table(SHARD_HEADINGS, _for_people(rows), as_json=False)
+    told = as_objects(JSON_HEADINGS, rows)
+    print_table(SHARD_HEADINGS, _for_people(rows), told, as_json=common.as_json)
 
 
 @command("shard elect", "antiphon shard elect flights 0 --node 2")
@@ -323,11 +311,8 @@ def _shard_rows(db: "antiphon.Client", topics: list[TopicMeta]) -> list[list[obj
     replicas: dict[tuple[int, int], ReplicaStatus] = {}
     leaders = {shard.leader for topic in topics for shard in topic.shards if shard.leader != ABSENT_NODE}
     for node_id in sorted(leaders):
-        try:
-            answer = db.node_status(node_id, timeout_s=3.0)
-        except AntiphonError:
-            continue
-        replicas.update({(node_id, replica.shard_id): replica for replica in answer.replicas})
+        if (answer := status_of(db, node_id)) is not None:
+            replicas.update({(node_id, replica.shard_id): replica for replica in answer.replicas})
     return [
         _shard_row(topic, shard, replicas.get((shard.leader, shard.shard_id)))
         for topic in topics

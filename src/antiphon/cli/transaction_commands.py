@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from antiphon.cli.declare import COMMON, CommonOptions, command, group
-from antiphon.cli.output import A_MOMENT_S, print_json, print_table, progress, say, usage
+from antiphon.cli.output import A_MOMENT_S, note_silent, print_table, progress, say, unsure, usage
 from antiphon.model.metadata import ClusterMeta
 from antiphon.model.transactions import TransactionState
 from antiphon.tools.cluster_health import NODE_TIMEOUT_S, from_each_node
@@ -46,12 +46,9 @@ def list_transactions(
     ):
         found, silent = _all(db)
     rows = [(node, one) for node, one in found if not only_open or one.began_ms >= 0]
-    for node_id, reason in silent:
-        typer.echo(f"node {node_id} was not asked: {reason}", err=True)
-    if common.as_json:
-        print_json([_plain(node, one) for node, one in rows])
-    else:
-        print_table(HEADINGS, [_row(node, one) for node, one in rows], as_json=False)
+    note_silent(silent)
+    told = [_plain(node, one) for node, one in rows]
+    print_table(HEADINGS, [_row(node, one) for node, one in rows], told, as_json=common.as_json)
     if silent:
         raise typer.Exit(1)
 
@@ -66,11 +63,8 @@ def describe(
         node, found = _one(db, name)
         topics = _partitions(db.metadata(), found)
     told = {**_plain(node, found), "partitions": topics}
-    if common.as_json:
-        print_json(told)
-        return
-    for key, value in told.items():
-        typer.echo(f"{key}: {', '.join(value) if isinstance(value, list) else value}")
+    lines = (f"{key}: {', '.join(v) if isinstance(v, list) else v}" for key, v in told.items())
+    say("\n".join(lines), told, as_json=common.as_json)
 
 
 @command("transactions abort", "antiphon transactions abort orders-1")
@@ -94,12 +88,10 @@ def _all(db: "antiphon.Client") -> tuple[list[tuple[int, TransactionState]], lis
 
 def _one(db: "antiphon.Client", name: str) -> tuple[int, TransactionState]:
     found, silent = _all(db)
-    for node, one in found:
-        if one.transactional_id == name:
-            return node, one
-    unsure = f"; node {silent[0][0]} did not answer: {silent[0][1]}" if silent else ""
-    usage(f"there is no transactional id {name!r}{unsure}", unknown="transactional id")
-    raise AssertionError  # usage() exits
+    known = next((each for each in found if each[1].transactional_id == name), None)
+    if known is None:
+        usage(f"there is no transactional id {name!r}{unsure(silent)}", unknown="transactional id")
+    return known
 
 
 def _partitions(meta: ClusterMeta, one: TransactionState) -> list[str]:

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from antiphon.cli.declare import DirOption, InsecureOption, JsonOption, command
-from antiphon.cli.output import print_json, print_table, progress, usage
+from antiphon.cli.output import note, print_json, print_table, progress, usage
 from antiphon.client.local_folder import DEFAULT_DIR, EVERYWHERE, LocalClusterFile, servers_of
 from antiphon.tools.local_nodes import attend, node_json, note_signals
 from antiphon.tools.local_start import cluster_to_start, note_security, start_all
@@ -122,10 +122,9 @@ def _announce(
     if cluster.secure:
         typer.echo(as_text(directory, cluster))
         if cluster.public_host in EVERYWHERE:
-            typer.echo(
-                f"antiphon: other machines cannot connect to {cluster.public_host}, which clients are told: give the "
-                "name or address of this machine with --name",
-                err=True,
+            note(
+                f"other machines cannot connect to {cluster.public_host}, which clients are told: give the name or address "
+                "of this machine with --name"
             )
     else:
         typer.echo(f"\nTry:  export ANTIPHON_SERVERS={servers}")

@@ -9,9 +9,10 @@ from antiphon.cli.membership_commands import TimeoutOption, WaitOption
 from antiphon.cli.moves import WAIT_S, listed, wait_until_done
 from antiphon.cli.output import print_json, print_table, usage
 from antiphon.client.moves import is_on_its_way
-from antiphon.errors import AntiphonError, UnavailableError
+from antiphon.errors import UnavailableError
 from antiphon.model.metadata import CLUSTER_SHARD_ID, ClusterMeta, ShardMeta
 from antiphon.model.requests import AlterVoters
+from antiphon.tools.cluster_health import status_of
 
 if TYPE_CHECKING:
     import antiphon
@@ -116,11 +117,9 @@ def _role(node: int, voters: ShardMeta, controller: int) -> str:
 
 
 def _ends(db: "antiphon.Client", cluster: ClusterMeta) -> tuple[dict[int, int], int]:
-    try:
-        answer = db.node_status(cluster.controller, timeout_s=ANSWER_S)
-    except AntiphonError:
-        return {}, 0
-    own = next((one for one in answer.replicas if one.shard_id == CLUSTER_SHARD_ID), None)
+    answer = status_of(db, cluster.controller, timeout_s=ANSWER_S)
+    there = () if answer is None else answer.replicas
+    own = next((one for one in there if one.shard_id == CLUSTER_SHARD_ID), None)
     if own is None:
         return {}, 0
     return {**dict(own.followers), cluster.controller: own.log_end}, own.log_end

@@ -3,12 +3,11 @@
 The libraries are optional, so they are imported where they are needed (`arrow_pieces`).
 """
 
-import asyncio
 from contextlib import aclosing
 from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from antiphon.client.handles import Handle
 from antiphon.client.hashing import as_bytes
@@ -17,6 +16,7 @@ from antiphon.client.on_unreadable import OnCorrupt
 from antiphon.client.past import AsOf, rows_of_table_as_of
 from antiphon.client.table_core import TableCore
 from antiphon.client.table_scan import SCAN_ROWS
+from antiphon.client.tasks import all_ended
 from antiphon.client.topic_reads import TopicReads, Wanted
 from antiphon.client.topic_writer import BYTES_PER_BATCH, now_ms
 from antiphon.errors import InvalidRequestError, WrongKindError
@@ -109,17 +109,8 @@ class TopicArrow(TopicReads):
         timeout_s: float | None = None,
     ) -> "pa.Table":
         """All of `to_arrow_batches` as one Table, in memory."""
-        schema = pieces().RECORDS_WITH_HEADERS if headers else pieces().RECORDS
-        found = self.to_arrow_batches(
-            shard,
-            start,
-            end,
-            headers=headers,
-            isolation=isolation,
-            on_corrupt=on_corrupt,
-            timeout_s=timeout_s,
-        )
-        return pieces().table_of([batch async for batch in found], schema)
+        read = TopicRead(shard, start, end, headers, isolation, on_corrupt, timeout_s)
+        return await read.table(self)
 
     async def to_pandas(
         self,
@@ -133,17 +124,8 @@ class TopicArrow(TopicReads):
         timeout_s: float | None = None,
     ) -> Any:
         """The same as a DataFrame of pandas; keys and values are bytes."""
-        read = partial(
-            self.to_arrow,
-            shard,
-            start,
-            end,
-            headers=headers,
-            isolation=isolation,
-            on_corrupt=on_corrupt,
-            timeout_s=timeout_s,
-        )
-        return await _frame("pandas", read)
+        read = TopicRead(shard, start, end, headers, isolation, on_corrupt, timeout_s)
+        return await read.frame("pandas", self)
 
     async def to_polars(
         self,
@@ -157,17 +139,8 @@ class TopicArrow(TopicReads):
         timeout_s: float | None = None,
     ) -> Any:
         """The same as a DataFrame of Polars; keys and values are binary."""
-        read = partial(
-            self.to_arrow,
-            shard,
-            start,
-            end,
-            headers=headers,
-            isolation=isolation,
-            on_corrupt=on_corrupt,
-            timeout_s=timeout_s,
-        )
-        return await _frame("polars", read)
+        read = TopicRead(shard, start, end, headers, isolation, on_corrupt, timeout_s)
+        return await read.frame("polars", self)
 
     async def append_arrow(
         self, data: Any, *, shard: int | None = None, timeout_s: float | None = None
@@ -193,9 +166,7 @@ class TopicArrow(TopicReads):
         for batch in arrow.batches_of(data):
             made = maker.add(batch, now_ms())
             sent = [self._append_all(self._shard_id(meta, to), found, limit_s) for to, found in made.items()]
-            for outcome in await asyncio.gather(*sent, return_exceptions=True):
-                if isinstance(outcome, BaseException):
-                    raise outcome
+            await all_ended(sent)
         return int(maker.rows)
 
     async def _append_all(self, shard_id: int, batches: list[bytearray], timeout_s: float) -> None:
@@ -204,6 +175,39 @@ class TopicArrow(TopicReads):
             request = AppendBatch(shard_id, None, int(timeout_s * 1000))
             reply, _ = await self._cluster.call_shard(shard_id, request, (batch,), timeout_s=timeout_s)
             reply = reply_as(Appended, reply, "for an append")
+
+
+class TopicRead(NamedTuple):
+    """What `to_arrow_batches` of a topic is asked for."""
+
+    shard: int | None
+    start: int
+    end: int | None
+    headers: bool
+    isolation: str
+    on_corrupt: OnCorrupt
+    timeout_s: float | None
+
+    def batches(self, topic: TopicArrow) -> "AsyncGenerator[pa.RecordBatch, None]":
+        """The record batches."""
+        return topic.to_arrow_batches(
+            self.shard,
+            self.start,
+            self.end,
+            headers=self.headers,
+            isolation=self.isolation,
+            on_corrupt=self.on_corrupt,
+            timeout_s=self.timeout_s,
+        )
+
+    async def table(self, topic: TopicArrow) -> "pa.Table":
+        """All of them as one Table."""
+        schema = pieces().RECORDS_WITH_HEADERS if self.headers else pieces().RECORDS
+        return pieces().table_of([batch async for batch in self.batches(topic)], schema)
+
+    async def frame(self, library: str, topic: TopicArrow) -> Any:
+        """The same as a DataFrame of this library."""
+        return await _frame(library, partial(self.table, topic))
 
 
 class TableArrow(Handle):
@@ -298,8 +302,6 @@ class TableArrow(Handle):
             for at in range(0, len(pairs), PUTS_AT_ONCE):
                 part = pairs[at : at + PUTS_AT_ONCE]
                 puts = [self.core.write(key, Put(key, value, None), timeout_s) for key, value in part]
-                for outcome in await asyncio.gather(*puts, return_exceptions=True):
-                    if isinstance(outcome, BaseException):
-                        raise outcome
+                await all_ended(puts)
                 rows += len(part)
         return rows

@@ -8,7 +8,7 @@ this is for requests that may be repeated: reads, and writes with a producer id.
 
 import random
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeVar
 
 from antiphon.client.access import Access, access_with
@@ -32,7 +32,7 @@ from antiphon.errors import (
     WrongShardError,
 )
 from antiphon.model.metadata import ClusterMeta, Kind, TopicMeta
-from antiphon.model.requests import GetMetadata, MetadataReply
+from antiphon.model.requests import GetMetadata, ListOffset, MetadataReply, OffsetReply
 from antiphon.security.account import Account
 
 if TYPE_CHECKING:
@@ -337,6 +337,13 @@ class Cluster(Closes):
             if left < len(waiting):
                 tries.progressed()
             self._next(tries, f"{left} of {len(calls)} requests had no answer")
+
+    def list_offsets(self, times_ms: Mapping[int, int]) -> dict[int, OffsetReply]:
+        """What each shard answers to its time, which is as in `ListOffset`; both by shard id."""
+        answers = self.call_all(
+            [ShardCall(shard, ListOffset(shard, at_ms)) for shard, at_ms in times_ms.items()]
+        )
+        return {shard: answer.body for shard, answer in zip(times_ms, answers, strict=True)}
 
     def _round(
         self, calls: Sequence[ShardCall], waiting: Sequence[int], answers: dict[int, Answer], tries: Tries

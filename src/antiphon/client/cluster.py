@@ -18,6 +18,7 @@ from antiphon.client.reads import is_read
 from antiphon.client.routing.outcomes import unanswered
 from antiphon.client.routing.routes import NOBODY_HELPS, Routes, places_to_ask
 from antiphon.client.routing.tries import NEWS_WAIT_MS, Tries
+from antiphon.client.tasks import begin_task, end_tasks
 from antiphon.client.wrong_port import check_port
 from antiphon.errors import (
     AntiphonError,
@@ -220,9 +221,7 @@ class Cluster:
 
     def _went_silent(self, connection: Connection) -> None:
         """Requests are open and nothing arrives: if other nodes say that the node is dead, do not wait for it."""
-        task = asyncio.create_task(self._ask_about(connection))
-        self._inquiries.add(task)
-        task.add_done_callback(self._inquiries.discard)
+        begin_task(self._ask_about(connection), self._inquiries)
 
     async def _ask_about(self, connection: Connection) -> None:
         for _ in range(INQUIRIES_MAX):
@@ -393,11 +392,7 @@ class Cluster:
     async def close(self) -> None:
         """Close every connection; requests that are open fail. A second close does nothing."""
         self.closed = True
-        tasks: list[asyncio.Task[Any]] = [*self._opening.values(), *self._inquiries]
-        tasks += [task for task in (self._refreshing, self._producer_id) if task is not None]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await end_tasks(*self._opening.values(), *self._inquiries, self._refreshing, self._producer_id)
         for connection in list(self._connections.values()):
             await connection.close()
         self._connections.clear()

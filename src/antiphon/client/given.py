@@ -1,6 +1,6 @@
 """What programs give to calls of the client, checked before it travels: a node would only say that it cannot read it."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from antiphon.errors import InvalidRequestError
@@ -11,6 +11,15 @@ Expected = int | Version | None
 Setting = str | int | float | bool
 Settings = Mapping[str, Setting]
 """Settings of a topic or table by Kafka's names; numbers and booleans become the texts that Kafka has."""
+
+
+def meant(name: str, known: Iterable[str], otherwise: str = "") -> str:
+    """A question that names what is most like a name that is unknown; without any, `otherwise`, or all that is known."""
+    import difflib
+
+    names = list(known)
+    near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+    return f"did you mean {near[0]}?" if near else otherwise or f"there is {', '.join(names)}"
 
 
 def expected_id(given: Expected) -> int | None:

@@ -13,7 +13,7 @@ Another split that becomes known meanwhile extends the handover.
 import asyncio
 from collections.abc import Callable, Iterable
 
-from antiphon.client.pipeline import Item, Request, give_up
+from antiphon.client.pipeline import Item, Request, fail_items, give_up
 
 
 class Handover:
@@ -64,7 +64,5 @@ class Handover:
     def fail(self, error: Exception) -> None:
         """The client is closed."""
         self.done = True
-        for item in self._waiting:
-            if not item.future.done():
-                item.future.set_exception(error)
+        fail_items(self._waiting, error)
         self._waiting = []

@@ -1,14 +1,15 @@
 """Reads of single keys of a table: one reader per shard and consistency, and keys that moved to another shard."""
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from antiphon.client.cluster import Cluster
 from antiphon.client.handles import PerShard
-from antiphon.client.pipeline import Item
+from antiphon.client.pipeline import Item, fail_items
 from antiphon.client.table_reader import TableReader
+from antiphon.client.tasks import begin_task
 from antiphon.errors import AntiphonError, InvalidRequestError, TimedOutError, WrongShardError
 from antiphon.model.metadata import KeyRanges
 
@@ -25,12 +26,12 @@ class KeyReads:
         self,
         cluster: Cluster,
         ranges: Callable[[], KeyRanges],
-        start: Callable[[Coroutine[Any, Any, None]], None],
+        tasks: set[asyncio.Task[None]],
     ) -> None:
-        """`ranges` gives what the shards hold by the newest metadata; `start` runs work that the table ends."""
+        """`ranges` gives what the shards hold by the newest metadata; `tasks` are those that the table ends."""
         self._cluster = cluster
         self._ranges = ranges
-        self._start = start
+        self._tasks = tasks
         self._loop = asyncio.get_running_loop()
         self._readers: dict[str, PerShard[TableReader]] = {
             consistency: PerShard(partial(self._reader, consistency)) for consistency in CONSISTENCIES
@@ -57,7 +58,7 @@ class KeyReads:
 
     def _reader(self, consistency: str, shard_id: int) -> TableReader:
         def moved(items: list[Item], shard_id: int) -> None:
-            self._start(self._ask_elsewhere(items, consistency, shard_id))
+            begin_task(self._ask_elsewhere(items, consistency, shard_id), self._tasks)
 
         return TableReader(self._cluster, shard_id, consistency, moved)
 
@@ -73,9 +74,7 @@ class KeyReads:
                 await self._cluster.learn(WrongShardError(f"shard {shard_id} was split"), tries)
         except (AntiphonError, asyncio.CancelledError) as error:
             gone = error if isinstance(error, AntiphonError) else TimedOutError("the client was closed")
-            for item in items:
-                if not item.future.done():
-                    item.future.set_exception(gone)
+            fail_items(items, gone)
             return
         for item, place in zip(items, places, strict=True):
             if not item.future.done():

@@ -26,6 +26,7 @@ from antiphon.client.closing import StartsAndCloses
 from antiphon.client.connection_errors import ClientClosedError
 from antiphon.client.on_unreadable import OnCorrupt
 from antiphon.client.routing.outcomes import end_of_write
+from antiphon.client.tasks import all_ended, end_tasks
 from antiphon.client.topic import AsyncTopic, Message
 from antiphon.errors import (
     AntiphonError,
@@ -214,9 +215,7 @@ class AsyncLogBackedStore(StartsAndCloses, Generic[StateT]):
     async def close(self) -> None:
         """Take no more operations, and fail those that wait. What is in flight may land. A second close does nothing."""
         self._end_with(ClientClosedError("the store was closed before an answer came"))
-        if self._writer is not None:
-            self._writer.cancel()
-            await asyncio.gather(self._writer, return_exceptions=True)
+        await end_tasks(self._writer)
 
     def _end_with(self, error: AntiphonError) -> AntiphonError:
         """No operation is taken after this; the first reason stays."""
@@ -297,16 +296,9 @@ class AsyncLogBackedStore(StartsAndCloses, Generic[StateT]):
         self, operations: Iterable[bytes], *, reevaluate: bool = False, timeout_s: float | None = None
     ) -> list[Applied[StateT]]:
         """Several operations, each on its own, in their order; the first error is raised after all have ended."""
-        found = await asyncio.gather(
-            *(self.submit(one, reevaluate=reevaluate, timeout_s=timeout_s) for one in operations),
-            return_exceptions=True,
+        return await all_ended(
+            self.submit(one, reevaluate=reevaluate, timeout_s=timeout_s) for one in operations
         )
-        applied: list[Applied[StateT]] = []
-        for one in found:
-            if isinstance(one, BaseException):
-                raise one
-            applied.append(one)
-        return applied
 
     # -- writing ------------------------------------------------------------------------------------------------
 

@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator
 from typing import Final
 
 from antiphon.client.cluster import Cluster
+from antiphon.client.tasks import end_tasks
 from antiphon.errors import InvalidRequestError, TimedOutError
 from antiphon.model.body import reply_as
 from antiphon.model.requests import Fetch, Fetched, ListOffset, OffsetReply
@@ -135,9 +136,7 @@ async def read_batches(
             else:
                 await waits.wait(at, cluster, shard_id)
     finally:
-        if asked is not None:
-            asked.cancel()
-            await asyncio.gather(asked, return_exceptions=True)
+        await end_tasks(asked)
 
 
 def _named(cluster: Cluster, shard_id: int) -> str:

@@ -13,6 +13,7 @@ from antiphon import tracing
 from antiphon.client.aio import AsyncClient
 from antiphon.client.closing import Closes
 from antiphon.client.connection_errors import ClientClosedError
+from antiphon.client.tasks import end_tasks
 from antiphon.errors import InvalidRequestError
 from antiphon.security.account import Account
 
@@ -162,9 +163,7 @@ class _Source(Generic[T]):
     async def end(self) -> None:
         """The same, on the loop. A generator that is at work cannot be closed: what it works for is cancelled first."""
         self._closed = True
-        if self._asking is not None:
-            self._asking.cancel()
-            await asyncio.gather(self._asking, return_exceptions=True)
+        await end_tasks(self._asking)
         aclose = getattr(self._chunks, "aclose", None)
         if aclose is not None:
             await aclose()
@@ -211,8 +210,5 @@ def _new_loop() -> asyncio.AbstractEventLoop:
 async def _finish() -> None:
     """Cancel what is left on the loop, such as iterators that were not used up."""
     own = asyncio.current_task()
-    tasks = [task for task in asyncio.all_tasks() if task is not own]
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
+    await end_tasks(*(task for task in asyncio.all_tasks() if task is not own))
     await asyncio.get_running_loop().shutdown_asyncgens()

@@ -5,6 +5,8 @@ from collections import deque
 from collections.abc import AsyncGenerator, Iterable
 from typing import Any, Final, Generic, TypeVar
 
+from antiphon.client.tasks import end_tasks
+
 P = TypeVar("P")
 
 _END: Final = object()
@@ -60,10 +62,7 @@ class Merged(Generic[P]):
         self._wake.set()
 
     async def _close(self) -> None:
-        tasks = list(self._asked.values())
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await end_tasks(*self._asked.values())
         for source in [*self._asked, *self._waiting]:  # also the one whose piece was given last
             await source.aclose()
 

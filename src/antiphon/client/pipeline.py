@@ -15,7 +15,7 @@ import itertools
 import math
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from antiphon import tracing
@@ -26,6 +26,7 @@ from antiphon.client.log import logger
 from antiphon.client.routing.outcomes import end_of_write, of_write
 from antiphon.client.routing.routes import mends
 from antiphon.client.sweeper import Sweeper
+from antiphon.client.tasks import end_tasks
 from antiphon.errors import AntiphonError, TimedOutError
 from antiphon.wire.frames import Buffer
 
@@ -103,9 +104,7 @@ class Request:
 
     def fail(self, error: AntiphonError) -> None:
         """Every item fails with `error`."""
-        for item in self.items:
-            if not item.future.done():
-                item.future.set_exception(error)
+        fail_items(self.items, error)
 
 
 class ShardPipeline(ABC):
@@ -225,10 +224,7 @@ class ShardPipeline(ABC):
     async def close(self) -> None:
         """Fail what is not answered."""
         self._closed = True
-        recovery = self._recovery
-        if recovery is not None:
-            recovery.cancel()
-            await asyncio.gather(recovery, return_exceptions=True)
+        await end_tasks(self._recovery)
         self._fail_all(ClientClosedError("the client was closed before an answer came"))
         self._sweeper.plan(math.inf)
 
@@ -421,12 +417,17 @@ class ShardPipeline(ABC):
             if request.attempts:
                 self._abandoned()
             self._settled(request)
-        for item in self._queue:
-            if not item.future.done():
-                item.future.set_exception(of_write(error, sent=False))
+        fail_items(self._queue, of_write(error, sent=False))
         self._queue.clear()
         self._queue_bytes = 0
         self._popped(0)
+
+
+def fail_items(items: Iterable[Item], error: Exception) -> None:
+    """Those that have no answer yet get `error`."""
+    for item in items:
+        if not item.future.done():
+            item.future.set_exception(error)
 
 
 def trace_call(item: Item, name: str, shard_id: int) -> None:
@@ -454,5 +455,4 @@ def trace_among(items: Sequence[Item]) -> str | None:
 
 def give_up(item: Item, *, sent: bool) -> None:
     """Its caller's time is over; `sent`: it may have been carried out."""
-    if not item.future.done():
-        item.future.set_exception(end_of_write(sent=sent))
+    fail_items((item,), end_of_write(sent=sent))

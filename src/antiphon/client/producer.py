@@ -18,6 +18,7 @@ from antiphon.client.coordinated import Coordinators
 from antiphon.client.named import AnyTopic, Offsets, flat_offsets, name_of
 from antiphon.client.producer_identity import Identity
 from antiphon.client.table_steps import LOST, TableSteps
+from antiphon.client.tasks import all_ended
 from antiphon.client.topic import AsyncTopic, Value
 from antiphon.client.topic_writer import BYTES_PER_BATCH, SEQUENCE_MASK, Position
 from antiphon.client.waiting_records import Part, Waiting
@@ -289,10 +290,7 @@ class AsyncTransaction(TableSteps):
         except asyncio.CancelledError:
             self._interrupted("shards were to take part")
             raise
-        outcomes = await asyncio.gather(*map(self._send, waiting), return_exceptions=True)
-        for outcome in outcomes:
-            if isinstance(outcome, BaseException):
-                raise outcome
+        await all_ended(map(self._send, waiting))
 
     # -- its end --------------------------------------------------------------------------------------------------
 

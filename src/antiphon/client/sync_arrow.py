@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
+from antiphon.client.arrow_calls import TopicRead
 from antiphon.client.log_reader import EARLIEST
 from antiphon.client.loop_thread import LoopThread, Stream
 from antiphon.client.on_unreadable import OnCorrupt
@@ -41,16 +42,8 @@ class TopicArrowCalls:
         timeout_s: float | None = None,
     ) -> "Stream[pa.RecordBatch]":
         """Records as record batches. See `AsyncTopic.to_arrow_batches`."""
-        batches = self._topic.to_arrow_batches(
-            shard,
-            start,
-            end,
-            headers=headers,
-            isolation=isolation,
-            on_corrupt=on_corrupt,
-            timeout_s=timeout_s,
-        )
-        return self._thread.iterate(_one_by_one(batches))
+        read = TopicRead(shard, start, end, headers, isolation, on_corrupt, timeout_s)
+        return self._thread.iterate(_one_by_one(read.batches(self._topic)))
 
     def to_arrow(
         self,
@@ -64,17 +57,8 @@ class TopicArrowCalls:
         timeout_s: float | None = None,
     ) -> "pa.Table":
         """All of `to_arrow_batches` as one Table, in memory."""
-        return self._thread.call(
-            self._topic.to_arrow(
-                shard,
-                start,
-                end,
-                headers=headers,
-                isolation=isolation,
-                on_corrupt=on_corrupt,
-                timeout_s=timeout_s,
-            )
-        )
+        read = TopicRead(shard, start, end, headers, isolation, on_corrupt, timeout_s)
+        return self._thread.call(read.table(self._topic))
 
     def to_pandas(
         self,
@@ -88,17 +72,8 @@ class TopicArrowCalls:
         timeout_s: float | None = None,
     ) -> Any:
         """The same as a DataFrame of pandas; keys and values are bytes."""
-        return self._thread.call(
-            self._topic.to_pandas(
-                shard,
-                start,
-                end,
-                headers=headers,
-                isolation=isolation,
-                on_corrupt=on_corrupt,
-                timeout_s=timeout_s,
-            )
-        )
+        read = TopicRead(shard, start, end, headers, isolation, on_corrupt, timeout_s)
+        return self._thread.call(read.frame("pandas", self._topic))
 
     def to_polars(
         self,
@@ -112,17 +87,8 @@ class TopicArrowCalls:
         timeout_s: float | None = None,
     ) -> Any:
         """The same as a DataFrame of Polars; keys and values are binary."""
-        return self._thread.call(
-            self._topic.to_polars(
-                shard,
-                start,
-                end,
-                headers=headers,
-                isolation=isolation,
-                on_corrupt=on_corrupt,
-                timeout_s=timeout_s,
-            )
-        )
+        read = TopicRead(shard, start, end, headers, isolation, on_corrupt, timeout_s)
+        return self._thread.call(read.frame("polars", self._topic))
 
     def append_arrow(self, data: Any, *, shard: int | None = None, timeout_s: float | None = None) -> int:
         """Append the rows of a Table, of record batches or of a DataFrame. See `AsyncTopic.append_arrow`."""

@@ -1,6 +1,5 @@
 """Tables for programs that block: the face of `AsyncTable`."""
 
-import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Generator, Iterable, Mapping, Sequence
 from typing import Any, Final, Generic, Literal, TypeVar, overload
@@ -12,6 +11,7 @@ from antiphon.client.past import AsOf
 from antiphon.client.sync_arrow import TableArrowCalls
 from antiphon.client.sync_session import Session
 from antiphon.client.table import AsyncTable, Key, Value
+from antiphon.client.tasks import all_ended
 from antiphon.client.transaction import Operation, Results, Transaction
 from antiphon.client.watch import Watch
 from antiphon.model.rows import Row, Version
@@ -117,14 +117,7 @@ class Table(TableArrowCalls, Generic[ValueT]):
         pairs: list[tuple[Key, Any]] = list(items.items() if isinstance(items, Mapping) else items)
 
         async def put_all() -> list[Version]:
-            puts = [self._table.put(key, value, timeout_s=timeout_s) for key, value in pairs]
-            versions: list[Version] = []
-            outcomes = await asyncio.gather(*puts, return_exceptions=True)
-            for outcome in outcomes:
-                if isinstance(outcome, BaseException):
-                    raise outcome
-                versions.append(outcome)
-            return versions
+            return await all_ended([self._table.put(key, value, timeout_s=timeout_s) for key, value in pairs])
 
         return self._thread.call(put_all())
 

@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import Coroutine, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
 from antiphon.client.cluster import Cluster
@@ -10,7 +10,7 @@ from antiphon.client.connection_errors import ClientClosedError
 from antiphon.client.handles import Handle
 from antiphon.client.handover import Handover
 from antiphon.client.key_reads import KeyReads
-from antiphon.client.pipeline import Item, Request
+from antiphon.client.pipeline import Item, Request, fail_items
 from antiphon.client.session import TablePlaces
 from antiphon.client.table_scan import RangeScan, range_piece
 from antiphon.client.table_writer import (
@@ -21,6 +21,7 @@ from antiphon.client.table_writer import (
     refusal,
     size_of_op,
 )
+from antiphon.client.tasks import begin_task, end_tasks
 from antiphon.client.transaction import Operation, Results
 from antiphon.errors import AntiphonError, BatchTooLargeError, InvalidRequestError, WrongShardError
 from antiphon.model.key_order import DeleteOrdered
@@ -43,7 +44,7 @@ class TableCore(Handle):
         self._handover: Handover | None = None  # while writes to shards that took keys over have to wait
         self._early: list[Item] = []  # made before the table's metadata was known, and those behind them
         self._tasks: set[asyncio.Task[None]] = set()
-        self.reads = KeyReads(cluster, self.ranges, self._start)
+        self.reads = KeyReads(cluster, self.ranges, self._tasks)
 
     async def ready(self) -> None:
         """Return when the table's shards are known. Raises UnknownTopicError, WrongKindError."""
@@ -224,7 +225,7 @@ class TableCore(Handle):
             return self._add_item(self._ranges.shard_of(key).shard_id, item)
         self._early.append(item)
         if len(self._early) == 1:
-            self._start(self._send_early())
+            begin_task(self._send_early(), self._tasks)
         return item.future
 
     async def _send_early(self) -> None:
@@ -237,16 +238,11 @@ class TableCore(Handle):
             problem = error
         finally:
             early, self._early = self._early, []
-            for item in early:
-                if problem is None:
+            if problem is not None:
+                fail_items(early, problem)
+            else:
+                for item in early:
                     self._elsewhere(item)
-                elif not item.future.done():
-                    item.future.set_exception(problem)
-
-    def _start(self, work: Coroutine[Any, Any, None]) -> None:
-        task = self._loop.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
 
     def _add_item(self, shard_id: int, item: Item) -> "asyncio.Future[Any]":
         handover = self._handover
@@ -282,10 +278,7 @@ class TableCore(Handle):
 
     async def close(self) -> None:
         """Fail what is not answered."""
-        tasks = list(self._tasks)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await end_tasks(*self._tasks)
         await self.reads.close()
         for writer in list(self._writers.values()):
             await writer.close()

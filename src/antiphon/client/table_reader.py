@@ -8,8 +8,9 @@ from typing import Any, Final
 from antiphon import tracing
 from antiphon.client.cluster import Cluster
 from antiphon.client.connection_errors import ClientClosedError
-from antiphon.client.pipeline import Item, trace_among, trace_call
+from antiphon.client.pipeline import Item, fail_items, trace_among, trace_call
 from antiphon.client.sweeper import Sweeper
+from antiphon.client.tasks import begin_task, end_tasks
 from antiphon.errors import (
     AntiphonError,
     FrameTooLargeError,
@@ -51,10 +52,7 @@ class TableReader:
     async def close(self) -> None:
         """Stop asking; what is open fails."""
         self._sweeper.plan(math.inf)
-        tasks = list(self._tasks)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await end_tasks(*self._tasks)
 
     def _flush(self) -> None:
         asked, self._asked = self._asked, []
@@ -65,7 +63,7 @@ class TableReader:
         """The quick way: the connection is there and the leader answers. Everything else takes the long way."""
         connection = self._cluster.ready_connection(self._shard_id)
         if connection is None:
-            self._ask_again(items)
+            begin_task(self._ask(items), self._tasks)
             return
         request_id = self._next_id
         self._next_id += 1
@@ -73,7 +71,7 @@ class TableReader:
         def answered(reply: Any, _payload: memoryview) -> None:
             self._open.pop(request_id, None)
             if isinstance(reply, AntiphonError):
-                self._ask_again(items)
+                begin_task(self._ask(items), self._tasks)
             else:
                 _resolve(items, reply)
 
@@ -81,7 +79,7 @@ class TableReader:
             trace = None if tracing.tracer is None else trace_among(items)
             connection.send(self._request(items), answered, (), trace)
         except AntiphonError:
-            self._ask_again(items)
+            begin_task(self._ask(items), self._tasks)
             return
         self._open[request_id] = items
         deadline = min([item.deadline for item in items])
@@ -91,7 +89,7 @@ class TableReader:
     def _sweep(self, now: float) -> float:
         """Fail the reads whose time is over; returns the next deadline."""
         waiting = [item for items in self._open.values() for item in items if not item.future.done()]
-        _fail(
+        fail_items(
             [item for item in waiting if item.deadline <= now],
             TimedOutError("the shard's leader did not answer the read in time: read again"),
         )
@@ -99,11 +97,6 @@ class TableReader:
 
     def _request(self, items: list[Item]) -> TableGet:
         return TableGet(self._shard_id, tuple([item.what for item in items]), self._consistency)
-
-    def _ask_again(self, items: list[Item]) -> None:
-        task = self._loop.create_task(self._ask(items))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
 
     async def _ask(self, items: list[Item]) -> None:
         items = [item for item in items if not item.future.done()]
@@ -116,16 +109,16 @@ class TableReader:
             )
         except FrameTooLargeError as error:
             if len(items) == 1:
-                _fail(items, error)
+                fail_items(items, error)
             else:
                 for item in items:
-                    self._ask_again([item])
+                    begin_task(self._ask([item]), self._tasks)
         except WrongShardError:
             self._moved(items, self._shard_id)
         except AntiphonError as error:
-            _fail(items, error)
+            fail_items(items, error)
         except asyncio.CancelledError:
-            _fail(items, ClientClosedError("the client was closed before an answer came"))
+            fail_items(items, ClientClosedError("the client was closed before an answer came"))
             raise
         else:
             _resolve(items, reply)
@@ -133,14 +126,8 @@ class TableReader:
 
 def _resolve(items: list[Item], reply: Any) -> None:
     if type(reply) is not TableRows or len(reply.rows) != len(items):
-        _fail(items, ProtocolViolationError("the answer to a table read does not fit what was asked"))
+        fail_items(items, ProtocolViolationError("the answer to a table read does not fit what was asked"))
         return
     for item, row in zip(items, reply.rows, strict=True):
         if not item.future.done():
             item.future.set_result(row)
-
-
-def _fail(items: list[Item], error: AntiphonError) -> None:
-    for item in items:
-        if not item.future.done():
-            item.future.set_exception(error)

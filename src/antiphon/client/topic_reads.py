@@ -19,6 +19,7 @@ from antiphon.client.log_reader import (
 )
 from antiphon.client.merging import Merged
 from antiphon.client.on_unreadable import OnCorrupt, PassOver
+from antiphon.client.tasks import end_tasks
 from antiphon.errors import AntiphonError, InvalidRequestError, OffsetOutOfRangeError, UnknownShardError
 from antiphon.model.metadata import TopicMeta
 
@@ -154,9 +155,7 @@ class TopicReads(Handle):
                 async for piece in found:
                     yield piece
         finally:
-            if looking is not None:
-                looking.cancel()
-                await asyncio.gather(looking, return_exceptions=True)
+            await end_tasks(looking)
 
     async def _take_up_new(
         self,

@@ -18,6 +18,7 @@ from antiphon import system
 from antiphon.client.cluster import Cluster
 from antiphon.client.connection import Connection
 from antiphon.client.pipeline import Item, Request, ShardPipeline
+from antiphon.client.tasks import begin_task
 from antiphon.errors import (
     AntiphonError,
     OutOfOrderSequenceError,
@@ -205,9 +206,7 @@ class TopicWriter(ShardPipeline):
                     self._resolve(request, reply)
                     self._flush_soon()
 
-        task = self._loop.create_task(work())
-        self._hastened.add(task)
-        task.add_done_callback(self._hastened.discard)
+        begin_task(work(), self._hastened)
 
     async def close(self) -> None:
         """Fail what is not answered."""

@@ -12,6 +12,7 @@ from typing import Any, Final, Generic, NamedTuple, Self
 from antiphon.client.closing import StartsAndCloses
 from antiphon.client.cluster import Cluster
 from antiphon.client.log_reader import read_batches
+from antiphon.client.tasks import end_tasks
 from antiphon.client.values import Values
 from antiphon.errors import (
     AntiphonError,
@@ -226,6 +227,4 @@ class Watch(StartsAndCloses, Generic[ValueT]):
         self._closed = self._started = True
         self._wake.set()
         tasks, self._tasks = self._tasks, []
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await end_tasks(*tasks)

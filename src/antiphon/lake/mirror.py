@@ -6,6 +6,7 @@ restored from an old copy, or never kept costs nothing. A checkpoint that is ahe
 removed) is refused, since rows would be missing.
 """
 
+import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, NamedTuple
@@ -84,7 +85,6 @@ class Mirror:
         self.shards = shards
         self.progress = MirrorProgress()
         self._positions: dict[int, int] = {}
-        self._started = False
 
     def recover(self) -> None:
         """Complete what an earlier run left, and find out how far the table is."""
@@ -94,7 +94,6 @@ class Mirror:
         found = {shard: self._target.mark(self._source.mark(shard)) for shard in self.shards}
         self._positions = {shard: offset for shard, offset in found.items() if offset is not None}
         self.progress.positions = dict(self._positions)
-        self._started = True
 
     @property
     def positions(self) -> dict[int, int]:
@@ -145,7 +144,7 @@ class Mirror:
             raise self._bad_record(told, bad)
         files = tuple(file for one in told for file in one.files)
         bad_files = tuple(one.bad_file for one in told if one.bad_file is not None)
-        plan = Plan(files, bad_files, dict(marks), bad, merge)
+        plan = Plan(files, bad_files, dict(marks), bad, merge, uuid.uuid4().hex)
         if bad:
             self._plans.write(plan)
         self._carry_out(plan)

@@ -3,7 +3,6 @@
 A file is one job, or a list of `[[job]]`. Every key is checked, with the nearest right one; paths are relative to the file.
 """
 
-import difflib
 import os
 import time
 import tomllib
@@ -13,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from antiphon.client.given import meant
 from antiphon.client.tls import OFF, ON
 from antiphon.errors import InvalidRequestError, TargetConflictError
 from antiphon.lake.query import MAX_OFFSETS_DEFAULT, TIMEOUT_MS_DEFAULT, MirrorQuery
@@ -138,22 +138,16 @@ def _check_keys(found: Mapping[str, Any], where: str) -> None:
         if name in _SECTIONS[""]:
             _check_type(value, _SECTIONS[""][name], f"{where}{name}")
         elif name not in sections:
-            raise InvalidRequestError(f"{where}{_unknown(name, [*_SECTIONS[''], *sections], 'a pipeline')}")
+            hint = meant(name, [*_SECTIONS[""], *sections])
+            raise InvalidRequestError(f"{where}a pipeline has no key {name!r}; {hint}")
         elif not isinstance(value, dict):
             raise InvalidRequestError(f"{where}{name} is a section: write [{name}] on a line of its own")
         else:
             known = _SECTIONS[name]
             for key, item in value.items():
                 if key not in known:
-                    raise InvalidRequestError(f"{where}{_unknown(key, list(known), f'[{name}]')}")
+                    raise InvalidRequestError(f"{where}[{name}] has no key {key!r}; {meant(key, known)}")
                 _check_type(item, known[key], f"{where}{name}.{key}")
-
-
-def _unknown(name: str, known: Sequence[str], place: str) -> str:
-    near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
-    return f"{place} has no key {name!r}; " + (
-        f"did you mean {near[0]}?" if near else f"there is {', '.join(known)}"
-    )
 
 
 def _check_type(value: Any, kinds: tuple[type, ...], where: str) -> None:

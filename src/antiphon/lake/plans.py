@@ -7,8 +7,6 @@ which the sink writes them once.
 """
 
 import hashlib
-import uuid
-from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
@@ -23,30 +21,18 @@ from antiphon.spark.servers import options_of
 BAD = "bad"
 
 
-@dataclass(frozen=True)
-class Plan:
+class Plan(msgspec.Struct, frozen=True):
     """Files to commit with marks, and files of bad records to send to the dead-letter topic.
 
-    `merge`: the files hold changes that are to be merged.
+    `merge`: the files hold changes that are to be merged. Nothing of a plan that was written may be missing.
     """
 
     files: tuple[DataFile, ...]
     bad_files: tuple[DataFile, ...]
     marks: dict[str, MarkStep]
     bad: int
-    merge: bool = False
-    id: str = field(default_factory=lambda: uuid.uuid4().hex)
-
-
-class _Stored(msgspec.Struct):
-    """A plan as it is written: nothing of it may be missing."""
-
-    id: str
-    files: tuple[DataFile, ...]
-    bad_files: tuple[DataFile, ...]
-    marks: dict[str, MarkStep]
-    bad: int
     merge: bool
+    id: str
 
 
 class Plans:
@@ -71,7 +57,7 @@ class Plans:
         if data is None:
             return None
         try:
-            found = msgspec.json.decode(data, type=_Stored)
+            found = msgspec.json.decode(data, type=Plan)
         except UNDECODABLE as error:
             raise InvalidRequestError(f"{self._meta.url_of(self.name)} is damaged: {error}") from error
         if elsewhere := [
@@ -80,12 +66,11 @@ class Plans:
             raise InvalidRequestError(
                 f"{self._meta.url_of(self.name)} is damaged: {elsewhere[0]!r} is no file of bad records"
             )
-        return Plan(found.files, found.bad_files, found.marks, found.bad, found.merge, found.id)
+        return found
 
     def write(self, plan: Plan) -> None:
         """Raises TargetConflictError where there is a plan."""
-        stored = _Stored(plan.id, plan.files, plan.bad_files, plan.marks, plan.bad, plan.merge)
-        if not self._meta.create(self.name, msgspec.json.encode(stored)):
+        if not self._meta.create(self.name, msgspec.json.encode(plan)):
             raise TargetConflictError(
                 f"{self._meta.url_of(self.name)}: another mirror of the same source is at work on this table"
             )

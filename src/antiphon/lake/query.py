@@ -93,12 +93,17 @@ class MirrorQuery:
         return self._query is not None and bool(self._query.isActive)
 
     def start(self, spark: "SparkSession", source: Source, shape: RowShape, trigger: TriggerOptions) -> Self:
-        """Start the query from where the table is (or, with a checkpoint, from where that is)."""
+        """Start the query from where the table is (or, with a checkpoint, from where that is).
+
+        Returns when all is through, or at once where it is to go on without end.
+        """
         try:
             self._query = self._begun(spark, source, shape, trigger)
         except BaseException:
             self._clean()
             raise
+        if trigger.every is None:
+            self.wait()
         return self
 
     def _begun(self, spark: "SparkSession", source: Source, shape: RowShape, trigger: TriggerOptions) -> Any:
@@ -138,27 +143,25 @@ class MirrorQuery:
 
     def _apply(self, frame: "DataFrame", epoch: int) -> None:
         with self._busy:
-            self._apply_now(frame, epoch)
-
-    def _apply_now(self, frame: "DataFrame", epoch: int) -> None:
-        try:
-            end = epoch_end(self._checkpoint, epoch)
-            if end is None:
-                raise InvalidRequestError(
-                    f"the checkpoint {self._checkpoint} has no offsets of epoch {epoch}: the driver has to read it"
+            try:
+                end = epoch_end(self._checkpoint, epoch)
+                if end is None:
+                    raise InvalidRequestError(
+                        f"the checkpoint {self._checkpoint} has no offsets of epoch {epoch}: the driver has to read it"
+                    )
+                before = epoch_end(self._checkpoint, epoch - 1) or {}
+                self._mirror.apply(
+                    frame,
+                    Epoch(
+                        {shard: at for (_, shard), at in before.items()},
+                        {s: at for (_, s), at in end.items()},
+                    ),
                 )
-            before = epoch_end(self._checkpoint, epoch - 1) or {}
-            self._mirror.apply(
-                frame,
-                Epoch(
-                    {shard: at for (_, shard), at in before.items()}, {s: at for (_, s), at in end.items()}
-                ),
-            )
-            if self._on_epoch is not None:
-                self._on_epoch(self._mirror.progress)
-        except BaseException as error:
-            self._error = error
-            raise
+                if self._on_epoch is not None:
+                    self._on_epoch(self._mirror.progress)
+            except BaseException as error:
+                self._error = error
+                raise
 
     def wait(self, timeout_s: float | None = None) -> MirrorProgress:
         """Wait for its end. Raises what it failed with, TimedOutError when it goes on after `timeout_s`."""

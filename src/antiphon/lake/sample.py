@@ -3,14 +3,13 @@
 from collections.abc import Mapping
 from typing import Any, Final
 
-from antiphon.client.blocking import Cluster, ShardCall
+from antiphon.client.blocking import Cluster
 from antiphon.client.log_reader import committed_end
 from antiphon.lake.mirror import Source
 from antiphon.lake.values.decoding import ValueSpec
 from antiphon.lake.values.spec import learnt as spec_of_sample
-from antiphon.model.requests import ListOffset
 from antiphon.spark.option_values import parse_servers
-from antiphon.spark.servers import options_of
+from antiphon.spark.servers import frame_of
 
 SAMPLE_OFFSETS: Final = 5_000  # from each end of the log, over all shards
 LIST_LATEST: Final = -1
@@ -20,12 +19,9 @@ def shard_ends(source: Source, timeout_ms: int) -> dict[int, tuple[int, int]]:
     """First offset and committed end of every shard, now."""
     with Cluster(parse_servers(source.servers), timeout_ms) as cluster:
         shards = cluster.topic(source.name, table=source.is_table).shards
-        calls = [ShardCall(shard.shard_id, ListOffset(shard.shard_id, LIST_LATEST)) for shard in shards]
-        replies = [answer.body for answer in cluster.call_all(calls)]
-    return {
-        shard.index: (int(reply.log_start), int(committed_end(reply)))
-        for shard, reply in zip(shards, replies, strict=True)
-    }
+        replies = cluster.list_offsets({shard.shard_id: LIST_LATEST for shard in shards})
+    found = zip(shards, replies.values(), strict=True)
+    return {shard.index: (reply.log_start, committed_end(reply)) for shard, reply in found}
 
 
 def learnt(spark: Any, source: Source, spec: ValueSpec, timeout_ms: int) -> ValueSpec:
@@ -59,9 +55,5 @@ def _values(
         name: json.dumps({source.name: {str(shard): pair[at] for shard, pair in span.items()}})
         for at, name in enumerate(("startingOffsets", "endingOffsets"))
     }
-    frame = (
-        spark.read.format("antiphon")
-        .options(**options_of(source.servers), columns="value", timeoutMs=str(timeout_ms), **kind, **bounds)
-        .load()
-    )
+    frame = frame_of(spark, source.servers, timeout_ms, columns="value", **kind, **bounds)
     return [None if row["value"] is None else bytes(row["value"]) for row in frame.collect()]

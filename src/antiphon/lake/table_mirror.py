@@ -13,7 +13,7 @@ from antiphon.lake.targets.target import Target, open_target
 from antiphon.lake.values.decoding import check_choice
 from antiphon.lake.values.options import ValueOptions
 from antiphon.spark.connect import refuse_connect
-from antiphon.spark.servers import options_of
+from antiphon.spark.servers import frame_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -75,10 +75,7 @@ def mirror_table(
     if not mirror.positions:
         _begin(spark, source, mirror, lake, shape, trigger, start)
     owned = None if lake is target else lake
-    query = MirrorQuery(mirror, checkpoint, on_epoch, owned).start(spark, source, shape, trigger)
-    if every is None:
-        query.wait()
-    return query
+    return MirrorQuery(mirror, checkpoint, on_epoch, owned).start(spark, source, shape, trigger)
 
 
 def _begin(
@@ -105,14 +102,6 @@ def _begin(
             )
         return
     # Changes from before the scan's end come again in the first epochs, and merge as what is there already.
-    frame = (
-        spark.read.format("antiphon")
-        .options(
-            **options_of(source.servers),
-            table=source.name,
-            timeoutMs=str(trigger.timeout_ms),
-            columns=shape.source_columns,
-        )
-        .load()
-    )
+    columns = shape.source_columns
+    frame = frame_of(spark, source.servers, trigger.timeout_ms, table=source.name, columns=columns)
     mirror.load(frame, {shard: end for shard, (_, end) in bounds.items()})

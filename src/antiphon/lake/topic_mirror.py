@@ -81,7 +81,4 @@ def mirror_topic(
     )
     mirror.recover()
     owned = None if lake is target else lake
-    query = MirrorQuery(mirror, checkpoint, on_epoch, owned).start(spark, source, shape, trigger)
-    if every is None:
-        query.wait()
-    return query
+    return MirrorQuery(mirror, checkpoint, on_epoch, owned).start(spark, source, shape, trigger)

@@ -6,10 +6,10 @@ Which shard a row goes to and where batches are cut depends on the rows alone, i
 over the same rows sends the same batches, byte for byte. (Rows of topics stay columns: `topic_rows`.)
 """
 
-import difflib
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn
 
+from antiphon.client.given import meant
 from antiphon.errors import BatchTooLargeError, InvalidRequestError
 from antiphon.spark.job import Job
 
@@ -55,8 +55,7 @@ def check_columns(schema: Any, *, table: bool) -> None:
     names = [field.name for field in schema.fields]
     for field in schema.fields:
         if field.name not in allowed:
-            near = difflib.get_close_matches(field.name, allowed, n=1)
-            hint = f"did you mean {near[0]}?" if near else "select or rename the columns first"
+            hint = meant(field.name, allowed, otherwise="select or rename the columns first")
             raise InvalidRequestError(
                 f"column {field.name!r} cannot be written to a {kind}, which takes {', '.join(allowed)}; {hint}"
             )

@@ -1,6 +1,5 @@
 """Columns of what Antiphon gives to Spark, and the exact Arrow types that Spark insists on."""
 
-import difflib
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +15,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from antiphon.client.given import meant
 from antiphon.errors import InvalidRequestError
 
 if TYPE_CHECKING:
@@ -123,10 +123,7 @@ def chosen(schema: StructType, names: Sequence[str] | None) -> StructType:
     for name in names:
         column = known.get(name)
         if column is None:
-            near = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
-            hint = f"did you mean {near[0]}?" if near else f"there is {', '.join(known)}"
-            if name == "headers":
-                hint = "set includeHeaders=true"
+            hint = "set includeHeaders=true" if name == "headers" else meant(name, known)
             raise InvalidRequestError(f"option columns names {name!r}: {hint}")
         found.append(column)
     return StructType(found)
@@ -140,10 +137,8 @@ def check_schema(asked: StructType, known: StructType, names: Sequence[str] | No
     offered = {column.name: column for column in known}
     for column in asked:
         if column.name not in offered:
-            near = difflib.get_close_matches(column.name, list(offered), n=1, cutoff=0.5)
-            hint = f"did you mean {near[0]}?" if near else f"there is {', '.join(offered)}"
             raise InvalidRequestError(
-                f"the schema asks for a column {column.name!r}: {hint} Values come as they are; "
+                f"the schema asks for a column {column.name!r}: {meant(column.name, offered)} Values come as they are; "
                 "take them apart with from_json, from_avro or from_protobuf"
             )
         own = offered[column.name].dataType

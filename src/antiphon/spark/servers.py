@@ -1,9 +1,12 @@
 """Addresses of a cluster that asks who is there, for jobs and mirrors: one value for TLS, certificate, user and password."""
 
 from collections.abc import Mapping
-from typing import Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from antiphon.client.access import Access, access_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
 
 SETTINGS: Final = {
     "tls": "tls",
@@ -63,6 +66,12 @@ def servers(
 def options_of(addresses: str) -> dict[str, str]:
     """The options of the data source that say where the cluster is, and how to get in."""
     return {"servers": str(addresses), **access_options(addresses)}
+
+
+def frame_of(spark: Any, addresses: str, timeout_ms: int, **options: str) -> "DataFrame":
+    """What the data source reads with these options."""
+    given = {**options_of(addresses), "timeoutMs": str(timeout_ms), **options}
+    return spark.read.format("antiphon").options(**given).load()
 
 
 def access_options(addresses: str) -> dict[str, str]:

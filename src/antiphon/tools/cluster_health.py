@@ -10,7 +10,7 @@ import msgspec
 import antiphon
 from antiphon.errors import AntiphonError
 from antiphon.model.metadata import ClusterMeta, NodeMeta, ShardStatus
-from antiphon.model.requests import StatusReply
+from antiphon.model.requests import GetStatus, StatusReply
 
 T = TypeVar("T")
 NODE_TIMEOUT_S = 3.0
@@ -21,13 +21,18 @@ def collect(servers: str) -> dict[str, Any]:
     """Everything for one screen; raises UnreachableError when no node answers."""
     with antiphon.connect(servers) as db:
         cluster = db.metadata()
-        answers: dict[int, StatusReply | None] = {}
-        for node in cluster.nodes:
-            try:
-                answers[node.node_id] = db.node_status(node.node_id, timeout_s=NODE_TIMEOUT_S)
-            except AntiphonError:
-                answers[node.node_id] = None
+        answers = {node.node_id: status_of(db, node.node_id) for node in cluster.nodes}
     return summarise(cluster, answers)
+
+
+def status_of(
+    db: "antiphon.Client", node_id: int, of: GetStatus | None = None, *, timeout_s: float = NODE_TIMEOUT_S
+) -> StatusReply | None:
+    """What one node knows of its replicas, or of what `of` asks; None where it does not answer."""
+    try:
+        return db.node_status(node_id, of, timeout_s=timeout_s)
+    except AntiphonError:
+        return None
 
 
 def summarise(cluster: ClusterMeta, answers: dict[int, StatusReply | None]) -> dict[str, Any]:

@@ -47,6 +47,11 @@ class RunningNode:
     oxia: str = ""
 
 
+def _announced(node: dict[str, Any]) -> RunningNode:
+    """As `node_json` tells it."""
+    return RunningNode(**{**node, "dir": Path(node["dir"])})
+
+
 class LocalCluster:
     """Node processes of this machine; stops them, and removes its own temporary directory, at the end."""
 
@@ -58,18 +63,7 @@ class LocalCluster:
         self._hurtable = False
         self.cluster_id: str = announcement["cluster_id"]
         self.dir = Path(announcement["dir"])
-        self.nodes = {
-            node["id"]: RunningNode(
-                node["id"],
-                node["pid"],
-                Path(node["dir"]),
-                node["native"],
-                node["kafka"],
-                node["http"],
-                node["oxia"],
-            )
-            for node in announcement["nodes"]
-        }
+        self.nodes = {node["id"]: _announced(node) for node in announcement["nodes"]}
         self.native = ",".join(node.native for node in self.nodes.values())
         self.kafka = ",".join(node.kafka for node in self.nodes.values())
         self.oxia = ",".join(node.oxia for node in self.nodes.values())
@@ -199,11 +193,8 @@ class LocalCluster:
         if done.returncode != 0:
             raise UnavailableError(f"no node was added: {done.stderr.strip()}")
         said = json.loads(done.stdout.splitlines()[-1])
-        node_id: int = said["id"]
-        self.nodes[node_id] = RunningNode(
-            node_id, said["pid"], Path(said["dir"]), said["native"], said["kafka"], said["http"], said["oxia"]
-        )
-        return node_id
+        node = self.nodes[said["id"]] = _announced(said)
+        return node.id
 
     def detach(self) -> None:
         """Let the cluster go on by itself; `antiphon down --dir DIR` stops it."""

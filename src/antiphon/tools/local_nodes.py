@@ -5,6 +5,8 @@ import shlex
 import signal
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
@@ -29,6 +31,20 @@ def node_json(node: LocalNode, pid: int | None) -> dict[str, Any]:
         "native": node.native,
         "http": node.http,
     }
+
+
+@contextmanager
+def ended_by_sigterm() -> Iterator[None]:
+    """SIGTERM ends what is done within as ctrl-C does."""
+
+    def end(_signal: int, _frame: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def note_signals() -> list[int]:

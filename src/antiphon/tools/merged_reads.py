@@ -6,6 +6,7 @@ from contextlib import aclosing
 from typing import TYPE_CHECKING, TypeAlias
 
 from antiphon.client.merging import Merged
+from antiphon.client.tasks import end_tasks
 from antiphon.records.decode import Record
 
 if TYPE_CHECKING:
@@ -40,9 +41,7 @@ class MergedReads:
 
     async def close(self) -> None:
         """Stop reading, also where who asked was interrupted and never heard what came of it."""
-        if self._asked is not None:
-            self._asked.cancel()
-            await asyncio.gather(self._asked, return_exceptions=True)
+        await end_tasks(self._asked)
         await self._pieces.aclose()
 
 

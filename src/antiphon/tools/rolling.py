@@ -18,6 +18,7 @@ from antiphon.model.in_step import not_to_be_missed, out_of_step
 from antiphon.model.metadata import CLUSTER_SHARD_ID, ClusterMeta, NodeMeta, ShardMeta, TopicMeta
 from antiphon.model.requests import ReplicaStatus, StatusReply
 from antiphon.replication.quorum import majority
+from antiphon.tools.cluster_health import status_of
 
 if TYPE_CHECKING:
     import antiphon
@@ -229,7 +230,7 @@ def what_lacks(db: "antiphon.Client", cluster: ClusterMeta, node_id: int) -> str
     lacks = out_of_step(cluster, node_id)
     if lacks:
         return _named(f"node {node_id} is behind in {len(lacks)} shards", lacks)
-    answer = _ask(db, node_id)
+    answer = status_of(db, node_id, timeout_s=ANSWER_S)
     if answer is None:
         return f"node {node_id} does not answer"
     bad = [one for one in answer.replicas if one.state != "ok"]
@@ -242,7 +243,7 @@ def what_lacks(db: "antiphon.Client", cluster: ClusterMeta, node_id: int) -> str
 
 def _voters_lack(db: "antiphon.Client", cluster: ClusterMeta, *, of: int = -1, without: int = -1) -> str:
     """Which voter of `__cluster` is behind: one node, or any but one."""
-    answer = _ask(db, cluster.controller)
+    answer = status_of(db, cluster.controller, timeout_s=ANSWER_S)
     own = None if answer is None else _replica(answer, CLUSTER_SHARD_ID)
     if own is None or own.role != "leader":
         return "nobody coordinates"
@@ -268,7 +269,7 @@ def _writers_lack(db: "antiphon.Client", cluster: ClusterMeta, answer: StatusRep
             if node_id not in shard.ensemble or mine is None:
                 continue
             for other in shard.live:
-                theirs = None if other == node_id else _ask(db, other)
+                theirs = None if other == node_id else status_of(db, other, timeout_s=ANSWER_S)
                 known = None if theirs is None else _replica(theirs, shard.shard_id)
                 if known is not None and _is_behind(mine.vclock, known.vclock):
                     return f"node {node_id} is behind in {topic.name}/{shard.index}"
@@ -283,13 +284,6 @@ def _is_behind(mine: Sequence[int], theirs: Sequence[int]) -> bool:
 
 def _replica(answer: StatusReply, shard_id: int) -> ReplicaStatus | None:
     return next((one for one in answer.replicas if one.shard_id == shard_id), None)
-
-
-def _ask(db: "antiphon.Client", node_id: int) -> StatusReply | None:
-    try:
-        return db.node_status(node_id, timeout_s=ANSWER_S)
-    except AntiphonError:
-        return None
 
 
 def _named(what: str, lacks: Sequence[object]) -> str:

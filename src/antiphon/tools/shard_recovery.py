@@ -2,9 +2,10 @@
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from antiphon.errors import AntiphonError, InvalidRequestError, UnavailableError
+from antiphon.errors import InvalidRequestError, UnavailableError
 from antiphon.model.metadata import ABSENT_NODE, ShardMeta
 from antiphon.model.requests import GetStatus, ReplicaStatus
+from antiphon.tools.cluster_health import status_of
 
 if TYPE_CHECKING:
     import antiphon
@@ -40,17 +41,10 @@ def look(db: "antiphon.Client", meta: ShardMeta) -> list[Replica]:
     alive = {node.node_id for node in db.metadata().nodes if node.alive}
     found = []
     for node in dict.fromkeys((*meta.everybody, *before)):
-        status = None
-        try:
-            answer = (
-                db.node_status(node, GetStatus((meta.shard_id,)), timeout_s=ANSWER_S)
-                if node in alive
-                else None
-            )
-        except AntiphonError:
-            answer = None
-        if answer is not None:
-            status = next((one for one in answer.replicas if one.shard_id == meta.shard_id), None)
+        asked = GetStatus((meta.shard_id,))
+        answer = status_of(db, node, asked, timeout_s=ANSWER_S) if node in alive else None
+        there = () if answer is None else answer.replicas
+        status = next((one for one in there if one.shard_id == meta.shard_id), None)
         state = DOWN if answer is None else NOT_OPEN if status is None else status.state
         found.append(Replica(node, state, status))
     return found

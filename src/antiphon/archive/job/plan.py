@@ -9,11 +9,11 @@ from antiphon.archive.catalog import Catalog, refuse_unfit
 from antiphon.archive.files import Options, file_system
 from antiphon.archive.format import FORMAT_VERSION, ArchivedFile, archived_until, reaching
 from antiphon.archive.places import file_prefix, location_problem, shard_directory, topic_directory
-from antiphon.client.blocking import Cluster, ShardCall
+from antiphon.client.blocking import Cluster
 from antiphon.client.log_reader import committed_end
 from antiphon.errors import ArchiveError, InvalidRequestError
 from antiphon.model.metadata import ShardMeta, TopicMeta
-from antiphon.model.requests import GetStatus, ListOffset, OffsetReply, ReplicaStatus
+from antiphon.model.requests import GetStatus, ReplicaStatus
 
 LATEST: Final = -1
 FILES_PER_RUN: Final = 100_000
@@ -67,10 +67,11 @@ def plan(cluster: Cluster, topic: TopicMeta, limits: Limits, file_bytes: int, no
                 raise InvalidRequestError(
                     f"{topic.name} has shards 0 to {len(topic.shards) - 1}, not {index}"
                 )
-    ends = _offsets(cluster, topic, LATEST)
+    shard_ids = [shard.shard_id for shard in topic.shards]
+    ends = cluster.list_offsets(dict.fromkeys(shard_ids, LATEST))
     by_age = ends
     if limits.older_than_ms is not None:
-        by_age = _offsets(cluster, topic, max(0, now_ms - limits.older_than_ms))
+        by_age = cluster.list_offsets(dict.fromkeys(shard_ids, max(0, now_ms - limits.older_than_ms)))
     sizes = _sizes(cluster, topic)
     catalog = Catalog(cluster)
     found = []
@@ -103,12 +104,6 @@ def plan(cluster: Cluster, topic: TopicMeta, limits: Limits, file_bytes: int, no
             f"this would make more than {FILES_PER_RUN} files: give a larger file_bytes, or archive a part with up_to"
         )
     return found
-
-
-def _offsets(cluster: Cluster, topic: TopicMeta, timestamp_ms: int) -> dict[int, OffsetReply]:
-    calls = [ShardCall(shard.shard_id, ListOffset(shard.shard_id, timestamp_ms)) for shard in topic.shards]
-    answers = cluster.call_all(calls)
-    return {call.shard_id: answer.body for call, answer in zip(calls, answers, strict=True)}
 
 
 def _sizes(cluster: Cluster, topic: TopicMeta) -> dict[int, ReplicaStatus]:

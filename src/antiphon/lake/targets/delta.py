@@ -7,10 +7,10 @@ another one moved since the table was opened, so what was checked on opening sti
 import json
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import date
 from tempfile import TemporaryDirectory
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 from urllib.parse import unquote
 
 import pyarrow as pa
@@ -36,6 +36,8 @@ from antiphon.lake.targets.target import (
     is_due,
 )
 from antiphon.lake.targets.widening import only_adds, widened
+
+T = TypeVar("T")
 
 HOUR_MS: Final = 3_600_000
 # Parts of `deltalake` decode a URL once, others twice: its log and the files that tasks write would be in two places.
@@ -143,40 +145,27 @@ class DeltaTarget(Target):
         """Add columns, in a commit of its own."""
         from deltalake import Schema
 
-        problem: Exception | None = None
-        for _ in range(COMMIT_TRIES):
-            table = self._required()
+        def add(table: DeltaTable) -> None:
             known = set(_schema(table).names)
-            fresh = [field for field in fields if field.name not in known]
-            if not fresh:
-                return
-            try:
+            if fresh := [field for field in fields if field.name not in known]:
                 table.alter.add_columns(list(Schema.from_arrow(pa.schema(fresh)).fields))
-            except CommitFailedError as error:
-                problem = error
-                continue
-            return
-        raise self._crowded(problem)
+
+        self._retried(add)
 
     def widen_columns(self, fields: Sequence[pa.Field]) -> None:
         """Add fields to structs, in a commit of its own that appends no rows; wider types are refused."""
-        problem: Exception | None = None
-        for _ in range(COMMIT_TRIES):
-            table = self._required()
+        refuse = super().widen_columns
+
+        def widen(table: DeltaTable) -> None:
             known = _schema(table)
             wider = widened(known, fields)
             changed = [one for one in wider if not known.field(one.name).type.equals(one.type)]
-            if not changed:
-                return
             if rigid := [one for one in changed if not only_adds(known.field(one.name).type, one.type)]:
-                super().widen_columns(rigid)
-            try:
+                refuse(rigid)
+            if changed:
                 write_deltalake(table, pa.schema(changed).empty_table(), mode="append", schema_mode="merge")
-            except CommitFailedError as error:
-                problem = error
-                continue
-            return
-        raise self._crowded(problem)
+
+        self._retried(widen)
 
     def mark(self, name: str) -> int | None:
         """The app transaction's version."""
@@ -192,42 +181,33 @@ class DeltaTarget(Target):
         return self._write(files, marks, "overwrite")
 
     def _write(self, files: Sequence[DataFile], marks: Marks, mode: str) -> bool:
-        problem: Exception | None = None
-        for _ in range(COMMIT_TRIES):
-            table = self._required()
-            if not self._is_due(table, marks):
+        def write(table: DeltaTable) -> bool:
+            if not self._is_due(table, marks):  # somebody's commit meanwhile may have been this very one
                 return False
             self._layout = _layout(table)
             self.check_partitions(files)
             schema = _schema(table)
             actions = [_add(file, schema) for file in files]
-            try:
-                table.create_write_transaction(
-                    actions, mode=mode, schema=table.schema(), commit_properties=_properties(marks)
-                )
-            except CommitFailedError as error:
-                problem = error
-                continue  # somebody committed meanwhile: look again whether that was this very commit
+            table.create_write_transaction(
+                actions, mode=mode, schema=table.schema(), commit_properties=_properties(marks)
+            )
             return True
-        raise self._crowded(problem)
+
+        return self._retried(write)
 
     def merge(self, changes: pa.Table, marks: Marks) -> bool:
         """One merge. Where it would change nothing, Delta writes no commit for it; then the marks get one."""
-        problem: Exception | None = None
-        for _ in range(COMMIT_TRIES):
-            table = self._required()
+
+        def merge(table: DeltaTable) -> bool:
             if not self._is_due(table, marks):
                 return False
             if changes.num_rows:
-                try:
-                    self._merge(table, changes, marks)
-                except CommitFailedError as error:
-                    problem = error
-                    continue
+                self._merge(table, changes, marks)
             if not marks or all(_mark(self._required(), name) == step.new for name, step in marks.items()):
                 return True
             return self._write([], marks, "append")
-        raise self._crowded(problem)
+
+        return self._retried(merge)
 
     @staticmethod
     def _merge(table: DeltaTable, changes: pa.Table, marks: Marks) -> None:
@@ -274,15 +254,8 @@ class DeltaTarget(Target):
         With a z-order, partitions that have two small files and more are written anew as a whole, since the order is one of
         all their rows.
         """
-        problem: Exception | None = None
-        for _ in range(COMMIT_TRIES):
-            try:
-                found = _compacted(self._required(), target_bytes)
-            except CommitFailedError as error:
-                problem = error
-                continue
-            return Compacted(found["numFilesRemoved"], found["numFilesAdded"])
-        raise self._crowded(problem)
+        found = self._retried(lambda table: _compacted(table, target_bytes))
+        return Compacted(found["numFilesRemoved"], found["numFilesAdded"])
 
     def expire(self, older_than_ms: int) -> Expired:
         """Vacuum of files that the log does not name (any more), then a checkpoint, and old log files."""
@@ -311,8 +284,15 @@ class DeltaTarget(Target):
     def _is_due(self, table: DeltaTable, marks: Marks) -> bool:
         return is_due(marks, {name: _mark(table, name) for name in marks}, self.folder.url)
 
-    def _crowded(self, problem: Exception | None) -> TargetConflictError:
-        return TargetConflictError(
+    def _retried(self, change: Callable[[DeltaTable], T]) -> T:
+        """What `change` gives for the table as it is now; once more from there when another writer's commit came first."""
+        problem: Exception | None = None
+        for _ in range(COMMIT_TRIES):
+            try:
+                return change(self._required())
+            except CommitFailedError as error:
+                problem = error
+        raise TargetConflictError(
             f"{self.folder.url}: other writers came first {COMMIT_TRIES} times; try again when fewer jobs write to it "
             f"({problem})"
         )

@@ -4,11 +4,11 @@ What `open_target` takes, the keys of `[target]` in a pipeline, `--to-NAME` of `
 load`, the table in docs/lake.md and the kinds that the tests run over follow from these rows. Nothing here loads a library.
 """
 
-import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from antiphon.client.given import meant
 from antiphon.errors import InvalidRequestError
 from antiphon.lake.targets.layout import LAYOUT_OPTIONS, TRANSFORMS, layout_of
 
@@ -111,9 +111,7 @@ def options_of(target: str | Mapping[str, Any]) -> tuple[TargetKind, dict[str, A
         return _parsed(target)
     for name in target:
         if name not in OPTIONS:
-            near = difflib.get_close_matches(name, OPTIONS, n=1, cutoff=0.5)
-            hint = f"did you mean {near[0]}?" if near else f"there is {', '.join(OPTIONS)}"
-            raise InvalidRequestError(f"a target has no option {name!r}; {hint}")
+            raise InvalidRequestError(f"a target has no option {name!r}; {meant(name, OPTIONS)}")
     given = str(target.get("kind", "")).lower()
     kind = KINDS.get(given)
     if kind is None:

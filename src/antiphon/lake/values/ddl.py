@@ -1,11 +1,11 @@
 """Columns written as in SQL (`id bigint, tags array<string>, at struct<x: int>`) as Arrow's, without a running Spark."""
 
-import difflib
 import re
 from typing import Final
 
 import pyarrow as pa
 
+from antiphon.client.given import meant
 from antiphon.errors import InvalidRequestError
 
 _TYPES: Final = {
@@ -110,8 +110,7 @@ class _Tokens:
             self.expect(">")
             return kind
         if name not in _TYPES:
-            near = difflib.get_close_matches(name, [*_TYPES, *_NESTED], n=1)
-            hint = f"did you mean {near[0]}?" if near else f"there is {', '.join([*_TYPES, *_NESTED])}"
+            hint = meant(name, [*_TYPES, *_NESTED])
             raise InvalidRequestError(f"schema: column {column} has no type {name!r}; {hint}")
         if _TYPES[name] == _TYPES["decimal"] and self.peek() == "(":
             return self._decimal()

@@ -4,9 +4,9 @@ Bytes stay as they are and text becomes UTF-8; structs, maps and arrays become J
 as Spark casts them. A null value deletes the key.
 """
 
-import difflib
 from typing import TYPE_CHECKING, Any, Final
 
+from antiphon.client.given import meant
 from antiphon.errors import InvalidRequestError
 
 if TYPE_CHECKING:
@@ -68,9 +68,7 @@ def _column(frame: "DataFrame", what: "str | Column", use: str) -> Any:
     if what in frame.columns:
         return sf.col(quoted(what))
     if what.isidentifier():
-        near = difflib.get_close_matches(what, frame.columns, n=1, cutoff=0.5)
-        hint = f"did you mean {near[0]}?" if near else f"there is {', '.join(frame.columns)}"
-        raise InvalidRequestError(f"{use}: there is no column {what!r}; {hint}")
+        raise InvalidRequestError(f"{use}: there is no column {what!r}; {meant(what, frame.columns)}")
     return sf.expr(what)
 
 

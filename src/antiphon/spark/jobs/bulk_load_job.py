@@ -37,7 +37,7 @@ from antiphon.spark.jobs.bulk_load_writer import (
 from antiphon.spark.jobs.digests import Digest, frame_digest
 from antiphon.spark.jobs.job_state import JobState, same_or_refuse
 from antiphon.spark.option_values import parse_servers
-from antiphon.spark.servers import options_of
+from antiphon.spark.servers import frame_of
 from antiphon.spark.shard_writers import TableWriters
 from antiphon.spark.spark_errors import our_error
 
@@ -256,12 +256,7 @@ def verify_table(
     """Read the table back; raises VerificationError unless it holds the rows of `expected`."""
     from antiphon.errors import VerificationError
 
-    rows = (
-        spark.read.format("antiphon")
-        .options(**options_of(servers), table=table, mode="snapshot", timeoutMs=str(timeout_ms))
-        .load()
-    )
-    found = frame_digest(rows)
+    found = frame_digest(frame_of(spark, servers, timeout_ms, table=table, mode="snapshot"))
     if found != expected:
         raise VerificationError(
             f"table {table} holds {found}, what was written to it is {expected}: did anybody else write to it meanwhile?",

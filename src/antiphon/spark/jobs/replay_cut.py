@@ -116,10 +116,9 @@ def find_cut(
 
 def bounds_of(cluster: Cluster, topic: "TopicMeta") -> dict[int, Bounds]:
     """Bounds of every shard, archived ranges included."""
-    calls = [ShardCall(shard.shard_id, ListOffset(shard.shard_id, LIST_LATEST)) for shard in topic.shards]
+    replies = cluster.list_offsets({shard.shard_id: LIST_LATEST for shard in topic.shards})
     found = {}
-    for shard, answer in zip(topic.shards, cluster.call_all(calls), strict=True):
-        reply: OffsetReply = answer.body
+    for shard, reply in zip(topic.shards, replies.values(), strict=True):
         start = archived_start(cluster, topic.name, shard.index, reply.log_start, reply.deleted_before)
         found[shard.index] = Bounds(start, committed_end(reply), reply.log_start)
     return dict(sorted(found.items()))

@@ -9,7 +9,7 @@ import msgspec
 from antiphon.errors import AntiphonError, InvalidRequestError
 from antiphon.records.unreadable import DEAD_LETTER, FAIL, Choice, letters_of
 from antiphon.spark.connect import parallelism
-from antiphon.spark.servers import options_of
+from antiphon.spark.servers import frame_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -55,11 +55,7 @@ def source_frame(
 ) -> "DataFrame":
     """`format("antiphon")` on what the cut is of."""
     kind = "table" if cut.is_table else "topic"
-    return (
-        spark.read.format("antiphon")
-        .options(**options_of(servers), timeoutMs=str(timeout_ms), **{kind: cut.name}, **options)
-        .load()
-    )
+    return frame_of(spark, servers, timeout_ms, **{kind: cut.name}, **options)
 
 
 def options_on_corrupt(choice: Choice) -> dict[str, str]:

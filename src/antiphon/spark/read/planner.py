@@ -20,7 +20,6 @@ from antiphon.model.requests import (
     Fetch,
     Fetched,
     GetStatus,
-    ListOffset,
     OffsetReply,
     ReplicaStatus,
     StatusReply,
@@ -179,12 +178,8 @@ class Planner:
 
     def _list_offsets(self, times_ms: Mapping[Position, int]) -> dict[Position, OffsetReply]:
         """What each shard answers to its time, in one round trip per node."""
-        calls = [
-            ShardCall(self.shard_ids[position], ListOffset(self.shard_ids[position], timestamp_ms))
-            for position, timestamp_ms in times_ms.items()
-        ]
-        answers = self.cluster.call_all(calls) if calls else []
-        return dict(zip(times_ms, (answer.body for answer in answers), strict=True))
+        asked = {self.shard_ids[position]: time_ms for position, time_ms in times_ms.items()}
+        return dict(zip(times_ms, self.cluster.list_offsets(asked).values(), strict=True))
 
     def _uncommitted(self, committed: dict[Position, Bounds]) -> dict[Position, Bounds]:
         calls = [

@@ -16,7 +16,7 @@ others find it there; and an epoch can neither be skipped over by a late one nor
 
 import time
 from collections.abc import Iterator, Sequence
-from typing import Annotated, Final, NamedTuple
+from typing import Annotated, Final, NamedTuple, TypeVar
 
 import msgspec
 
@@ -27,7 +27,6 @@ from antiphon.model.epochs import EpochHead
 from antiphon.model.metadata import TopicMeta
 from antiphon.model.requests import (
     Delete,
-    ListOffset,
     OffsetReply,
     OpResult,
     OpStatus,
@@ -41,6 +40,8 @@ from antiphon.model.requests import (
 )
 from antiphon.model.rows import Row
 from antiphon.spark.staging.blobs import BlobAt
+
+T = TypeVar("T")
 
 ABSENT: Final = -1
 HEAD: Final = "head"
@@ -214,15 +215,14 @@ class Epochs:
 
     def ends(self, shard_ids: Sequence[int]) -> dict[int, int]:
         """Committed ends of shards."""
-        return {shard_id: reply.high_watermark for shard_id, reply in self._bounds(shard_ids)}
+        return {shard_id: reply.high_watermark for shard_id, reply in self._bounds(shard_ids).items()}
 
     def starts(self, shard_ids: Sequence[int]) -> dict[int, int]:
         """Where the logs of shards start."""
-        return {shard_id: reply.log_start for shard_id, reply in self._bounds(shard_ids)}
+        return {shard_id: reply.log_start for shard_id, reply in self._bounds(shard_ids).items()}
 
-    def _bounds(self, shard_ids: Sequence[int]) -> list[tuple[int, OffsetReply]]:
-        answers = self._cluster.call_all([ShardCall(one, ListOffset(one, END_OF_LOG)) for one in shard_ids])
-        return [(one, answer.body) for one, answer in zip(shard_ids, answers, strict=True)]
+    def _bounds(self, shard_ids: Sequence[int]) -> dict[int, OffsetReply]:
+        return self._cluster.list_offsets(dict.fromkeys(shard_ids, END_OF_LOG))
 
     # -- for the housekeeper ------------------------------------------------------------------------------------
 
@@ -263,26 +263,24 @@ class Epochs:
 
 def stored_of(row: Row) -> Stored:
     """A head row; raises CorruptBatchError."""
-    try:
-        return Stored(_EPOCH.decode(row.value or b""), row.version.id)
-    except UNDECODABLE as error:
-        raise CorruptBatchError(f"the row {row.key!r} of __epochs is no epoch: {error}") from error
+    return Stored(_decoded(_EPOCH, row, "is no epoch"), row.version.id)
 
 
 def opened_of(row: Row) -> Opened:
     """An open row; raises CorruptBatchError."""
-    try:
-        return _OPENED.decode(row.value or b"")
-    except UNDECODABLE as error:
-        raise CorruptBatchError(f"the row {row.key!r} of __epochs is no open epoch: {error}") from error
+    return _decoded(_OPENED, row, "is no open epoch")
 
 
 def pending_since_ms(row: Row) -> int:
     """When somebody last worked on a pending epoch."""
+    return _decoded(_MS, row, "has no time")
+
+
+def _decoded(decoder: "msgspec.msgpack.Decoder[T]", row: Row, else_it: str) -> T:
     try:
-        return _MS.decode(row.value or b"")
+        return decoder.decode(row.value or b"")
     except UNDECODABLE as error:
-        raise CorruptBatchError(f"the row {row.key!r} of __epochs has no time: {error}") from error
+        raise CorruptBatchError(f"the row {row.key!r} of __epochs {else_it}: {error}") from error
 
 
 def blobs_of(pairs: Sequence[tuple[int, int]]) -> list[BlobAt]:

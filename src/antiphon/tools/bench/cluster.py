@@ -7,11 +7,12 @@ as the nodes.
 import asyncio
 import os
 import time
-from collections.abc import Callable
-from pathlib import Path
+from collections.abc import Awaitable, Callable
+from itertools import count
 from typing import Any, NamedTuple
 
 from antiphon.tools.local_cluster import LocalCluster
+from antiphon.tools.processes import cpu_s, memory_bytes
 
 Rows = list[dict[str, Any]]
 
@@ -114,24 +115,16 @@ async def _puts(servers: str, in_flight: int, seconds: float) -> dict[str, Any]:
     import antiphon.aio
 
     value = os.urandom(PUT_VALUE_BYTES)
-    latencies_ns: list[int] = []
     async with antiphon.aio.connect(servers) as db:
         table = db.table("default")
         await table.put(b"warm", value)
-        end = time.perf_counter() + seconds
 
-        async def worker(number: int) -> None:
-            count = 0
-            while time.perf_counter() < end:
-                started = time.perf_counter_ns()
-                await table.put(b"key-%d-%d" % (number, count % 1000), value)
-                latencies_ns.append(time.perf_counter_ns() - started)
-                count += 1
+        def put(number: int, count: int) -> Awaitable[object]:
+            return table.put(b"key-%d-%d" % (number, count % 1000), value)
 
         started = time.perf_counter()
-        await asyncio.gather(*(worker(number) for number in range(in_flight)))
+        latencies_ns = await calls(put, in_flight, seconds)
         took = time.perf_counter() - started
-    latencies_ns.sort()
     return {
         "in_flight": in_flight,
         "puts_per_s": round(len(latencies_ns) / took),
@@ -139,6 +132,25 @@ async def _puts(servers: str, in_flight: int, seconds: float) -> dict[str, Any]:
         "p99_ms": _percentile(latencies_ns, 0.99),
         "max_ms": round(latencies_ns[-1] / 1e6, 2),
     }
+
+
+async def calls(call: Callable[[int, int], Awaitable[object]], in_flight: int, seconds: float) -> list[int]:
+    """Call it for so long, so many times at once; returns how many ns each took, the shortest first.
+
+    `call` gets the number of the worker that calls it, and how often that one has done so.
+    """
+    latencies_ns: list[int] = []
+    end = time.perf_counter() + seconds
+
+    async def worker(number: int) -> None:
+        counts = count()
+        while time.perf_counter() < end:
+            began = time.perf_counter_ns()
+            await call(number, next(counts))
+            latencies_ns.append(time.perf_counter_ns() - began)
+
+    await asyncio.gather(*(worker(number) for number in range(in_flight)))
+    return sorted(latencies_ns)
 
 
 def _percentile(ordered_ns: list[int], share: float) -> float:
@@ -212,27 +224,14 @@ def measure_idle(seconds: float) -> Rows:
         with antiphon.connect(cluster.native) as db:
             db.create_topic("idle", shards=IDLE_SHARDS, replicas=3)
         time.sleep(3.0)
-        before = {node.id: _cpu_seconds(node.pid) for node in cluster.nodes.values()}
+        before = {node.id: cpu_s(node.pid) for node in cluster.nodes.values()}
         time.sleep(seconds)
         return [
             {
                 "node": node.id,
-                "cpu_percent": round((_cpu_seconds(node.pid) - before[node.id]) / seconds * 100, 2),
-                "memory_mb": _memory_mb(node.pid),
+                "cpu_percent": round((cpu_s(node.pid) - before[node.id]) / seconds * 100, 2),
+                "memory_mb": memory_bytes(node.pid) // 2**20,
                 "shards": IDLE_SHARDS,
             }
             for node in cluster.nodes.values()
         ]
-
-
-def _cpu_seconds(pid: int) -> float:
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-
-def _memory_mb(pid: int) -> int:
-    """Private and shared resident memory; pages shared with the other forked nodes count in each."""
-    line = next(
-        line for line in Path(f"/proc/{pid}/status").read_text().splitlines() if line.startswith("VmRSS")
-    )
-    return int(line.split()[1]) // 1024

@@ -5,9 +5,7 @@ client puts 100 B every 5 ms and waits for the answer.
 """
 
 import multiprocessing
-import os
 import time
-from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any, Final
 
@@ -17,6 +15,7 @@ from antiphon.model.loads import LoadRows
 from antiphon.model.metadata import KeyRanges
 from antiphon.records.packed_rows import packed
 from antiphon.tools.local_cluster import LocalCluster
+from antiphon.tools.processes import cpu_s
 
 if TYPE_CHECKING:
     from multiprocessing.queues import Queue
@@ -34,7 +33,6 @@ ROWS_A_SECOND: Final = 200_000  # that are prepared: more than are sent
 WARM_S: Final = 5.0  # in which nodes load what they judge loads with
 PUT_EVERY_S: Final = 0.005
 TIMEOUT_MS: Final = 120_000
-_TICKS_S: Final = os.sysconf("SC_CLK_TCK")
 
 
 def measure_loads(seconds: float) -> "Rows":
@@ -83,12 +81,12 @@ def _beside(
         process.join()
     sent = sum(rows for rows, _ in done)
     took_ms.sort()
-    cpu_s = _cpu_s(cluster) - before
+    used_s = _cpu_s(cluster) - before
     return {
         "put_p50_ms": round(took_ms[len(took_ms) // 2], 1),
         "put_p99_ms": round(took_ms[len(took_ms) * 99 // 100], 1),
         "rows_per_s": round(sum(rows / took_s for rows, took_s in done)),
-        "cpu_us_a_row": round(cpu_s / sent * 1e6, 1) if sent else 0.0,
+        "cpu_us_a_row": round(used_s / sent * 1e6, 1) if sent else 0.0,
     }
 
 
@@ -140,8 +138,4 @@ def _requests(cluster: Cluster, number: int, rows: int, *, bulk: bool) -> list[l
 
 def _cpu_s(cluster: LocalCluster) -> float:
     """CPU time of the node processes so far."""
-    total = 0
-    for node in cluster.nodes.values():
-        fields = Path(f"/proc/{node.pid}/stat").read_text().rpartition(")")[2].split()
-        total += int(fields[11]) + int(fields[12])
-    return total / _TICKS_S
+    return sum(cpu_s(node.pid) for node in cluster.nodes.values())

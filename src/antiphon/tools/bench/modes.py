@@ -7,9 +7,9 @@ import os
 import time
 from typing import Any, Final
 
+from antiphon.client.tasks import end_tasks
+from antiphon.tools.bench.cluster import Rows, calls
 from antiphon.tools.local_cluster import LocalCluster
-
-Rows = list[dict[str, Any]]
 
 MODES: Final[dict[str, dict[str, str]]] = {
     "quorum": {},
@@ -39,32 +39,18 @@ async def _mode(cluster: LocalCluster, name: str, config: dict[str, str], second
     from antiphon import aio
 
     row: dict[str, Any] = {}
+    value = os.urandom(VALUE_BYTES)
     async with aio.connect(cluster.native) as db:
         await db.create_topic(name, shards=1, replicas=3, config=config)
         topic = db.topic(name)
         for in_flight in IN_FLIGHT:
-            latencies_ns = await _append(topic, in_flight, seconds / 2)
+            latencies_ns = await calls(lambda _, __: topic.append(value, shard=0), in_flight, seconds / 2)
             row[f"per_s_{in_flight}"] = round(len(latencies_ns) / (seconds / 2))
             row[f"p50_ms_{in_flight}"] = round(latencies_ns[len(latencies_ns) // 2] / 1e6, 2)
             row[f"p99_ms_{in_flight}"] = round(latencies_ns[len(latencies_ns) * 99 // 100] / 1e6, 2)
         needs_all = config.get("commit") == "at_least(3)"  # nothing is written until the killed node is back
         row["first_write_ms"] = "-" if needs_all else await _fail_over(cluster, db, name)
     return row
-
-
-async def _append(topic: Any, in_flight: int, seconds: float) -> list[int]:
-    value = os.urandom(VALUE_BYTES)
-    latencies_ns: list[int] = []
-    end = time.perf_counter() + seconds
-
-    async def worker() -> None:
-        while time.perf_counter() < end:
-            began = time.perf_counter_ns()
-            await topic.append(value, shard=0)
-            latencies_ns.append(time.perf_counter_ns() - began)
-
-    await asyncio.gather(*(worker() for _ in range(in_flight)))
-    return sorted(latencies_ns)
 
 
 async def _leader(db: Any, name: str) -> int:
@@ -127,9 +113,7 @@ async def _lose(cluster: LocalCluster, rule: str, cut_s: float) -> dict[str, Any
         running = False
         cluster.kill(leader)
         killed = time.perf_counter()
-        for task in workers:
-            task.cancel()
-        await asyncio.gather(*workers, return_exceptions=True)
+        await end_tasks(*workers)
         await reader.topic(name).append(b"after", shard=0)
         there = {record.value async for record in reader.topic(name).read(0, 0, isolation="committed")}
     lost = [at for value, at in told.items() if value not in there]

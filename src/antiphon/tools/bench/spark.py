@@ -9,8 +9,7 @@ import statistics
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -41,9 +40,14 @@ CONNECTOR: Final = (
 
 def measure_spark(seconds: float) -> Rows:
     """Rows read and written per second, the shortest micro-batch, and the audit's bytes per second."""
+    import antiphon.spark
+
     with tempfile.TemporaryDirectory(prefix="antiphon-bench-") as folder, LocalCluster.start() as cluster:
         jars = kafka_connector()
-        with _session(jars) as spark:
+        config = {"spark.driver.memory": "2g"}
+        if jars:
+            config["spark.jars"] = ",".join(map(str, jars))
+        with antiphon.spark.session("bench", config=config) as spark:
             bench = _Bench(spark, cluster, Path(folder), kafka=bool(jars))
             bench.warm_up()
             rows = bench.write() + bench.read() + bench.audit()
@@ -51,20 +55,6 @@ def measure_spark(seconds: float) -> Rows:
     if not jars:
         rows.append(_row("Spark's Kafka connector: not measured, Maven could not bring it", 0, 0.0))
     return rows
-
-
-@contextmanager
-def _session(jars: list[Path]) -> "Iterator[SparkSession]":
-    import antiphon.spark
-
-    config = {"spark.driver.memory": "2g"}
-    if jars:
-        config["spark.jars"] = ",".join(map(str, jars))
-    spark = antiphon.spark.session("bench", config=config)
-    try:
-        yield spark
-    finally:
-        spark.stop()
 
 
 def kafka_connector() -> list[Path]:

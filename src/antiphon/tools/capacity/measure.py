@@ -10,9 +10,8 @@ import os
 import socket
 import struct
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Final, NamedTuple
 from urllib.request import ProxyHandler, build_opener
 
@@ -21,10 +20,11 @@ import msgspec
 import antiphon
 import antiphon.aio
 from antiphon.model.metadata import ShardMeta
-from antiphon.tools.bench.cluster import produce
+from antiphon.tools.bench.cluster import calls, produce
 from antiphon.tools.capacity.costs import Check, Costs, Cpu, PerBatch, PerRow
 from antiphon.tools.capacity.model import Cluster, idle
 from antiphon.tools.local_cluster import LocalCluster
+from antiphon.tools.processes import cpu_s, memory_bytes
 
 VALUE_BYTES: Final = 1_000
 SMALL, MIDDLE, LARGE = 16_384, 131_072, 1_000_000
@@ -253,21 +253,16 @@ def _rows(replicas: int, in_flight: int, seconds: float) -> _Rows:
 
 async def _work(servers: str, in_flight: int, seconds: float, *, is_put: bool) -> int:
     """Puts, or gets, of 1,000 keys; how many were answered."""
-    value, done = os.urandom(ROW_BYTES), 0
+    value = os.urandom(ROW_BYTES)
     async with antiphon.aio.connect(servers) as db:
         table = db.table("rows")
         await table.put(b"warm", value)
-        end = time.perf_counter() + seconds
 
-        async def worker(number: int) -> None:
-            nonlocal done
-            while time.perf_counter() < end:
-                key = b"key-%d" % ((number * 37 + done) % 1000)
-                await (table.put(key, value) if is_put else table.get(key))
-                done += 1
+        def work(number: int, count: int) -> Awaitable[object]:
+            key = b"key-%d" % ((number * 37 + count) % 1000)
+            return table.put(key, value) if is_put else table.get(key)
 
-        await asyncio.gather(*(worker(number) for number in range(in_flight)))
-    return done
+        return len(await calls(work, in_flight, seconds))
 
 
 def _resting(nodes: int, shards: int) -> _Resting:
@@ -282,7 +277,7 @@ def _resting(nodes: int, shards: int) -> _Resting:
             time.sleep(RESTS_S)
             took_s = time.monotonic() - began
         total = _done(used, took_s).total()
-        memory = sum(_memory_bytes(node.pid) for node in cluster.nodes.values())
+        memory = sum(memory_bytes(node.pid) for node in cluster.nodes.values())
         return _Resting(total.times(1 / nodes), memory // nodes)
 
 
@@ -291,13 +286,13 @@ def _connection_bytes() -> int:
     with LocalCluster.start(1) as cluster:
         node = cluster.nodes[0]
         host, _, port = node.kafka.rpartition(":")
-        before = _memory_bytes(node.pid)
+        before = memory_bytes(node.pid)
         sockets = [socket.create_connection((host, int(port))) for _ in range(CONNECTIONS)]
         for one in sockets:
             one.sendall(_API_VERSIONS)
         for one in sockets:
             one.recv(4)
-        after = _memory_bytes(node.pid)
+        after = memory_bytes(node.pid)
         for one in sockets:
             one.close()
     return max(0, after - before) // CONNECTIONS
@@ -328,15 +323,5 @@ def _mean(used: Used, shard: ShardMeta) -> Cpu:
 
 def _cpu(pid: int) -> Cpu:
     """What a process has used until now. The event loop runs in its first thread."""
-    loop = _used_us(Path(f"/proc/{pid}/task/{pid}/stat"))
-    return Cpu(loop, _used_us(Path(f"/proc/{pid}/stat")) - loop)
-
-
-def _used_us(stat: Path) -> float:
-    fields = stat.read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) * 1e6 / os.sysconf("SC_CLK_TCK")
-
-
-def _memory_bytes(pid: int) -> int:
-    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-    return int(next(line for line in lines if line.startswith("VmRSS")).split()[1]) * 1024
+    loop = cpu_s(pid, pid)
+    return Cpu(loop * 1e6, (cpu_s(pid) - loop) * 1e6)

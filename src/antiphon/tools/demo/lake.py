@@ -175,7 +175,7 @@ class Lake:
 
     def wait_warm(self, count: int) -> None:
         """Wait until each query has taken in its first `count` rows: with them it starts its processes and compiles."""
-        self._wait_rows(dict.fromkeys(("flights", *self._queries), count), WARM_S)
+        self.wait_rows(dict.fromkeys(("flights", *self._queries), count), WARM_S)
 
     def check(self) -> None:
         """Raise what a query failed with."""
@@ -197,11 +197,8 @@ class Lake:
         self._rows[name] = (time.monotonic(), count)
         return count
 
-    def drain(self, expected: dict[str, int], timeout_s: float) -> None:
+    def wait_rows(self, expected: dict[str, int], timeout_s: float) -> None:
         """Wait until the queries have taken in that many rows."""
-        self._wait_rows(expected, timeout_s)
-
-    def _wait_rows(self, expected: dict[str, int], timeout_s: float) -> None:
         deadline = time.monotonic() + timeout_s
         while any(self.rows(name) < count for name, count in expected.items()):
             self.check()

@@ -3,7 +3,6 @@
 import contextlib
 import os
 import shutil
-import signal
 import sys
 import tempfile
 import time
@@ -18,6 +17,7 @@ from antiphon.tools.demo.lake import Epoch, Lake, delays_ms, write_pools
 from antiphon.tools.demo.load import EventLoad, StateLoad
 from antiphon.tools.demo.report import Figures, Marks, longest_gap_ms
 from antiphon.tools.local_cluster import LocalCluster
+from antiphon.tools.local_nodes import ended_by_sigterm
 
 NODES: Final = 3
 TOPIC_SHARDS: Final = 4
@@ -64,12 +64,10 @@ class Run:
 
     def go(self) -> Figures:
         """Run; everything that was started is stopped again, whatever happens (but for `keep`)."""
-        previous = signal.signal(signal.SIGTERM, _interrupt)  # so that a plain kill cleans up as ctrl-C does
         try:
-            with _progress() as self._show:
+            with ended_by_sigterm(), _progress() as self._show:
                 return self._run()
         finally:
-            signal.signal(signal.SIGTERM, previous)
             if not self._keep:
                 shutil.rmtree(self._base, ignore_errors=True)
 
@@ -116,7 +114,7 @@ class Run:
             loads = self._load(cluster, db, lake, flights[warm:], warm)
             self._show("waiting for the last rows to reach the lake", lake=lake.rows("flights"))
             count = len(flights)
-            lake.drain({"flights": count, "aircraft": count, "delays": count}, DRAIN_TIMEOUT_S)
+            lake.wait_rows({"flights": count, "aircraft": count, "delays": count}, DRAIN_TIMEOUT_S)
             lake.stop()
             self._show("proving: reading everything back", lake=count)
             proofs = lake.prove(count)
@@ -263,10 +261,6 @@ class Run:
             plot=str(self._plot),
             dir=str(self._base) if self._keep else "",
         )
-
-
-def _interrupt(_number: int, _frame: Any) -> None:
-    raise KeyboardInterrupt
 
 
 def _leaders(db: Any, topic: str) -> dict[int, int]:

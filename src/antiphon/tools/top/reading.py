@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from antiphon.client.aio import AsyncClient
+from antiphon.client.tasks import end_tasks
 from antiphon.errors import AccessDeniedError, AntiphonError, UnknownTopicError
 from antiphon.model.internal import GROUPS_TABLE
 from antiphon.model.requests import GetStatus, StatusReply
@@ -199,6 +200,4 @@ class Reader:
 
     async def close(self) -> None:
         """End what is under way."""
-        if self._groups_task is not None:
-            self._groups_task.cancel()
-            await asyncio.gather(self._groups_task, return_exceptions=True)
+        await end_tasks(self._groups_task)

@@ -9,6 +9,7 @@ import random
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
+from antiphon.client.tasks import end_tasks
 from antiphon.errors import AntiphonError, OffsetMismatchError, VersionMismatchError
 from antiphon.tools.verify.history import Append, History, Outcome, Seen, TableCall, now_ns, outcome_of
 
@@ -72,9 +73,7 @@ class NativeLoad:
         while seen != before:
             await asyncio.sleep(IDLE_S)
             before, seen = seen, len(self._history.followed) + len(self._history.watched)
-        for task in self._readers:
-            task.cancel()
-        await asyncio.gather(*self._readers, return_exceptions=True)
+        await end_tasks(*self._readers)
 
     async def _client(self, name: str, work: Callable[[Any, str, random.Random], Awaitable[None]]) -> None:
         from antiphon import aio

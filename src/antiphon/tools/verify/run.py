@@ -159,17 +159,18 @@ class Verification:
         from antiphon.tools.verify.logs import compare_replicas, compare_stores
         from antiphon.tools.verify.tables import judge
 
-        checks = [{"what": "the replicas settle once every node is back", "problems": unsettled, "note": ""}]
-        for what, check in topic_checks(self._history, copies):
-            checks.append({"what": what, "problems": check(), "note": ""})
         problems, cut_off = judge(self._history.table, of_topic(copies, TABLE).values())
         note = f"unknown for {cut_off} keys: the search was cut off" if cut_off else ""
-        checks.append({"what": "every key of the table is linearizable", "problems": problems, "note": note})
         replicas = "every replica's files are what its leader served, byte for byte"
-        checks.append({"what": replicas, "problems": compare_replicas(dirs, copies), "note": ""})
         stores = "every replica's table store is what its log folds into"
-        checks.append({"what": stores, "problems": compare_stores(dirs, copies, TABLE), "note": ""})
-        return checks
+        found = [
+            ("the replicas settle once every node is back", unsettled, ""),
+            *((what, list(check()), "") for what, check in topic_checks(self._history, copies)),
+            ("every key of the table is linearizable", problems, note),
+            (replicas, compare_replicas(dirs, copies), ""),
+            (stores, compare_stores(dirs, copies, TABLE), ""),
+        ]
+        return [dict(zip(("what", "problems", "note"), one, strict=True)) for one in found]
 
     def _at(self, line: str) -> None:
         self._say(f"{time.monotonic() - self._began:6.2f} s  {line}")

@@ -5,7 +5,7 @@ of puts it stands, and a put of unknown outcome is either in the log, with its v
 """
 
 from collections import defaultdict
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Final, NamedTuple
 
@@ -32,7 +32,7 @@ def judge(calls: Sequence[TableCall], copies: Iterable[ShardCopy]) -> tuple[list
     """Problems, and the number of keys whose search was cut off before it could tell."""
     changes = [change for copy in copies for change in decode_changes(copy.batches)]
     puts: dict[bytes | None, Change] = {c.value: c for c in changes if c.value is not None}
-    problems = _against_the_log(calls, puts)
+    problems = list(_against_the_log(calls, puts))
     by_key: dict[bytes, list[TableCall]] = defaultdict(list)
     for call in calls:
         by_key[call.key].append(call)
@@ -46,29 +46,25 @@ def judge(calls: Sequence[TableCall], copies: Iterable[ShardCopy]) -> tuple[list
     return problems, cut_off
 
 
-def _against_the_log(calls: Sequence[TableCall], puts: dict[bytes | None, Change]) -> list[str]:
+def _against_the_log(calls: Sequence[TableCall], puts: dict[bytes | None, Change]) -> Iterator[str]:
     """Acknowledged puts are in the log with their version, refused ones are not, and reads are of what it holds."""
-    problems = []
     for call in calls:
         change = puts.get(call.value) if call.value is not None else None
         what = f"{call.what} {call.value!r} of key {call.key!r}"
         if call.what == "put" and call.outcome is Outcome.OK:
             if change is None:
-                problems.append(f"LOST: {what} was acknowledged with version {call.version}")
+                yield f"LOST: {what} was acknowledged with version {call.version}"
             elif change.version_id != call.version:
-                problems.append(
-                    f"{what} was acknowledged with version {call.version}, has {change.version_id}"
-                )
+                yield f"{what} was acknowledged with version {call.version}, has {change.version_id}"
         elif call.what == "put" and call.outcome is Outcome.REFUSED and change is not None:
-            problems.append(f"{what} was refused, yet is at offset {change.offset}")
+            yield f"{what} was refused, yet is at offset {change.offset}"
         elif (
             call.what == "get"
             and call.outcome is Outcome.OK
             and call.value is not None
             and (change is None or (change.version_id, change.key) != (call.version, call.key))
         ):
-            problems.append(f"{what}, version {call.version}, is not in the log")
-    return problems
+            yield f"{what}, version {call.version}, is not in the log"
 
 
 def _operations(calls: Sequence[TableCall], puts: dict[bytes | None, Change]) -> list[Operation]:
