@@ -31,7 +31,7 @@ from antiphon.coordination.cluster_records import SHARD_COUNTER, ShardRecord
 from antiphon.coordination.ledger import Ledger
 from antiphon.coordination.profiles import replication_of
 from antiphon.coordination.state import has_leader
-from antiphon.errors import AntiphonError, InvalidRequestError, UnavailableError, UnknownShardError
+from antiphon.errors import AntiphonError, InvalidRequestError, UnavailableError
 from antiphon.model.cluster import SplitReport, SplitStep
 from antiphon.model.metadata import HASH_MAX, KeyRanges, Kind, ShardMeta, Split, SplitPhase, TopicMeta
 from antiphon.model.requests import SplitShard
@@ -89,9 +89,7 @@ class Splits:
 
         Raises UnknownShardError, InvalidRequestError, UnavailableError, LimitReachedError.
         """
-        record = self._model.shards.get(request.shard_id)
-        if record is None:
-            raise UnknownShardError(f"there is no shard {request.shard_id}")
+        record = self._model.shard(request.shard_id)
         topic = self._topic_of(record)
         if self._is_repeat(token, request, topic):
             return

@@ -5,7 +5,7 @@ that were chosen together and are checked together: a node that misses a few hea
 """
 
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
@@ -17,6 +17,7 @@ from antiphon.coordination.checkpoints import CheckpointRule
 from antiphon.coordination.profiles import PROFILES
 from antiphon.errors import UNDECODABLE, InvalidRequestError, NewerFormatError
 from antiphon.model.metadata import SHARDS_MAX
+from antiphon.model.node_settings import LOG_LEVELS
 from antiphon.records.intake import DEFAULT as VALIDATION_DEFAULT
 from antiphon.records.intake import VALIDATIONS
 from antiphon.security.private_files import replace_text
@@ -26,9 +27,15 @@ CONFIG_FILE: Final = "node.toml"
 CONFIG_FORMAT: Final = 1
 CLUSTER_VOTERS_MAX: Final = 3
 _AGAIN: Final = "correct the file, or restore it: `antiphon up` writes one where there is none"
-DIALS: Final = ("each", "leader", "follower")
 RACK_MAX: Final = 249
-LOG_LEVELS: Final = ("debug", "info", "warning", "error")
+CHOICES: Final[dict[str, Collection[str]]] = {
+    "flush": ("always", "interval", "os"),
+    "record_validation": VALIDATIONS,
+    "profile": PROFILES,
+    "dial": ("each", "leader", "follower"),
+    "log_level": LOG_LEVELS,
+}
+"""What settings may be that are one of a few words."""
 
 Port = Annotated[int, Meta(ge=-1, le=65_535)]
 PositiveMs = Annotated[int, Meta(ge=1, le=3_600_000)]
@@ -275,20 +282,10 @@ def check_config(config: NodeConfig) -> NodeConfig:
             "start the node with the newer antiphon that wrote it"
         )
     _check_members(config.nodes)
-    if config.flush not in {"always", "interval", "os"}:
-        raise InvalidRequestError(f"flush must be always, interval or os, not {config.flush!r}")
-    if config.record_validation not in VALIDATIONS:
-        raise InvalidRequestError(
-            f"record_validation must be {' or '.join(VALIDATIONS)}, not {config.record_validation!r}"
-        )
-    if config.profile not in PROFILES:
-        raise InvalidRequestError(f"profile must be {' or '.join(PROFILES)}, not {config.profile!r}")
-    if config.dial not in DIALS:
-        raise InvalidRequestError(f"dial must be {' or '.join(DIALS)}, not {config.dial!r}")
-    if config.log_level not in LOG_LEVELS:
-        raise InvalidRequestError(
-            f"log_level must be one of {', '.join(LOG_LEVELS)}, not {config.log_level!r}"
-        )
+    for name, known in CHOICES.items():
+        found = getattr(config, name)
+        if found not in known:
+            raise InvalidRequestError(f"{name} must be {' or '.join(known)}, not {found!r}")
     check_security(config.security)
     _check_peer_port(config)
     timings = config.timings

@@ -104,7 +104,7 @@ def add_election_counts(metrics: "NodeMetrics", coordinator: "Callable[[], Coord
     def begun() -> dict[str, float]:
         found = coordinator()
         return (
-            {} if found is None else {reason: float(count) for reason, count in found.elections_begun.items()}
+            {} if found is None else {reason: float(count) for reason, count in found.elections.begun.items()}
         )
 
     metrics.labelled["antiphon_elections_begun"] = Labelled(
