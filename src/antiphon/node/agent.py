@@ -65,15 +65,12 @@ class AgentNode(NodeContext, Protocol):
 
     def meta(self) -> "NodeMeta":
         """The node as others should know it."""
-        ...
 
     def metadata_changed(self) -> None:
         """The metadata moved on: follow it."""
-        ...
 
     def registered(self) -> None:
         """The coordinator counts on this node: open what waited for that."""
-        ...
 
 
 class ClusterAgent:

@@ -83,11 +83,9 @@ class CoordinatorNode(NodeContext, Protocol):
 
     def send_message(self, to: int, message: ReplicaMessage) -> None:
         """Send a replica message to a node, this one included."""
-        ...
 
     def metadata_pushed(self, delta: MetadataDelta) -> None:
         """Give this node itself a change of the metadata."""
-        ...
 
 
 class CoordinatorShell:

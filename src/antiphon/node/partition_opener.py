@@ -69,12 +69,10 @@ class OpeningNode(NodeContext, PartitionServices, Protocol):
     @property
     def metrics(self) -> "NodeMetrics":
         """What is counted."""
-        ...
 
     @property
     def turn(self) -> "Turn":
         """Work at the end of the event loop's turn."""
-        ...
 
 
 class Recovered(NamedTuple):

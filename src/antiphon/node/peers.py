@@ -67,19 +67,15 @@ class PeerEvents(Protocol):
 
     def peer_up(self, node_id: int) -> None:
         """Messages reach the node from now on."""
-        ...
 
     def peer_lost(self, node_id: int, *, refused: bool) -> None:
         """The connection broke; `refused`: nobody listens there any more. May be told more than once."""
-        ...
 
     def deliver(self, sender: int, message: ReplicaMessage) -> None:
         """A replica message arrived on this connection."""
-        ...
 
     def peer_drained(self, node_id: int) -> None:
         """The connection was congested and is no more."""
-        ...
 
 
 class PeerLink:
