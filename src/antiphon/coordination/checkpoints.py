@@ -69,9 +69,8 @@ class Checkpoints:
         found = ledger.model.checkpoint
         self._closed_at = ledger.model.begins_at if found is None else found.end
         self._begin = 0  # of the checkpoint under way
-        self._rest: Iterator[Name] | None = (
-            None  # of it, what is still to be written again; None: none is under way
-        )
+        # Of it, what is still to be written again; None: none is under way
+        self._rest: Iterator[Name] | None = None
         self._is_waiting = False  # for the commit of what it wrote last
 
     @property

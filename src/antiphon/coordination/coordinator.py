@@ -129,9 +129,8 @@ class Coordinator:
         self._checkpoints = Checkpoints(self._ledger, lambda: self.voters.everybody, config.checkpoints)
         self._waiting = WaitingCommands(self._ledger)
         self._now_ms = 0
-        self._assembly_ends_ms: int | None = (
-            None  # None: the cluster is assembled, or is not waited for any more
-        )
+        # None: the cluster is assembled, or is not waited for any more
+        self._assembly_ends_ms: int | None = None
 
     # -- life -----------------------------------------------------------------------------------------------------
 

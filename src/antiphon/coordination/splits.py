@@ -65,9 +65,8 @@ class Splits:
         self._forget = forget
         self._capacity = capacity
         self._waiting: dict[int, list[int]] = {}  # child -> tokens of who asked
-        self._frozen_since_ms: dict[
-            int, int
-        ] = {}  # child -> when it was first seen to be in the phase FREEZE
+        # Child -> when it was first seen to be in the phase FREEZE
+        self._frozen_since_ms: dict[int, int] = {}
         self._child_of: dict[int, int] = {
             record.meta.split.parent: shard_id
             for shard_id, record in self._model.shards.items()

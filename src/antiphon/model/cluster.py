@@ -94,9 +94,8 @@ class Register(Body, frozen=True, array_like=True, tag=True):
     cluster_id: str
     node: NodeMeta
     known_version: int = -1
-    history: int = (
-        -1
-    )  # the term that its replica of `__cluster` promised, where that has entries; -1: it has none
+    # The term that its replica of `__cluster` promised, where that has entries; -1: it has none
+    history: int = -1
 
 
 class Heartbeat(Body, frozen=True, array_like=True, tag=True):

@@ -274,9 +274,8 @@ class StatusReply(Body, frozen=True, array_like=True, tag=True):
     counters: Counters | None = None
     metadata_version: int = -1  # -1: none yet, or from a version that does not tell
     events: tuple[tuple[int, str, str, str], ...] = ()  # as `antiphon.model.events.Event`, the oldest first
-    formats: tuple[
-        tuple[str, int, int], ...
-    ] = ()  # name, written, read up to; none: from a version that does not tell
+    # Name, written, read up to; none: from a version that does not tell
+    formats: tuple[tuple[str, int, int], ...] = ()
 
 
 # -- logs ---------------------------------------------------------------------------------------------------------

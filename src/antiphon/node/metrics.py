@@ -110,9 +110,8 @@ class NodeMetrics(Counted):
         self.disk_latency = Histogram()  # from handing a write to the WAL thread until it is durable
         self.apply_latency = Histogram()  # of what is committed at once, into a table's store
         self.request_times = Listeners()
-        self.gauges: dict[
-            str, tuple[str, Callable[[], float]]
-        ] = {}  # counters, where a name ends in `_total`
+        # Counters, where a name ends in `_total`
+        self.gauges: dict[str, tuple[str, Callable[[], float]]] = {}
         self.labelled: dict[str, Labelled] = {}
         self.more: list[Callable[[], bytes]] = []  # lines in the same format, made already
         self.histograms: dict[str, tuple[str, Callable[[], tuple[list[tuple[str, float]], float]]]] = {

@@ -145,9 +145,8 @@ class NodeGateway:
         self.cluster_id = config.cluster_id
         self.rack = config.rack
         self.followers_with: Callable[[int, int], list[int]] = replicas.followers_with
-        self.list_sessions: Callable[[ListSessions], SessionsReply] = partial(
-            _sessions, replicas
-        )  # see Gateway
+        # See Gateway
+        self.list_sessions: Callable[[ListSessions], SessionsReply] = partial(_sessions, replicas)
         self.count_replicas: Callable[[], int] = replicas.hosts.__len__  # see Gateway
         self.cluster = cluster
         self.replicas = replicas

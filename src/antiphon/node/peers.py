@@ -292,9 +292,8 @@ class PeerLink:
 
     def _log_tls_error(self, error: Exception) -> None:
         """A node whose certificate is not taken, or that takes not ours, is not just away."""
-        if self._security.dial_context is not None and isinstance(
-            error, ValueError
-        ):  # as SSLCertVerificationError is
+        # As SSLCertVerificationError is
+        if self._security.dial_context is not None and isinstance(error, ValueError):
             self._log.error("not_the_peer", address=self.address, answer=str(error))
 
     def connected(self, connection: Connection) -> None:
