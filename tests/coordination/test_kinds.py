@@ -293,7 +293,7 @@ def test_c4_who_is_to_take_over_and_lacks_entries_does_not_leave_the_shard_witho
     assert world.write(old.shard_id, "missed by one")
     world.run(300)
     assert world.coordinator is not None
-    world.coordinator._elections.begin(old.shard_id, "ordered", wanted=wanted)
+    world.coordinator.elections.begin(old.shard_id, "ordered", wanted=wanted)
     world.act(world.coordinator.tick(world.now_ms))
     assert world.run(
         3_000, lambda: meta_of(world).status is ShardStatus.ONLINE and meta_of(world).term > old.term
@@ -359,7 +359,7 @@ def test_c1_a_change_to_or_from_the_live_rule_is_a_new_term_under_the_same_leade
 
     def watch() -> bool:
         assert world.coordinator is not None
-        open_at_once[0] = max(open_at_once[0], world.coordinator.elections_open)
+        open_at_once[0] = max(open_at_once[0], len(world.coordinator.elections))
         fences.update(meta.fence for meta in world.state.topic_with_shards("t").shards)
         return (
             all(meta.fence == fence for meta in world.state.topic_with_shards("t").shards)

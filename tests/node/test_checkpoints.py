@@ -230,7 +230,7 @@ async def test_nobody_coordinates_by_a_part_of_the_metadata() -> None:
         host, shell = voter(nodes.nodes[0]), nodes.nodes[0].coordinator
         assert shell is not None
         shell._drop(shell._not_here())
-        shell._metadata._begin(host.log.log_end)
+        shell.metadata._begin(host.log.log_end)
         shell.leader_ready(host.state.term)
         error = host.state.failed
         assert isinstance(error, StorageFailedError)

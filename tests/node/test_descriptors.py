@@ -165,13 +165,13 @@ async def test_the_coordinator_goes_on_where_it_could_not_read_what_was_committe
         node = nodes.nodes[0]
         host, shell = node.hosts[CLUSTER_SHARD_ID], node.coordinator
         assert shell is not None
-        shell._metadata = MetadataFold(host.log.log_start, node.metrics)
+        shell.metadata = MetadataFold(host.log.log_start, node.metrics)
         disk.starved = True
         host.log.release_memory()
         shell.committed(host.state.high_watermark)
-        assert (shell._metadata.offset, host.state.failed) == (host.log.log_start, None)
+        assert (shell.metadata.offset, host.state.failed) == (host.log.log_start, None)
         disk.starved = False
-        await eventually(lambda: shell._metadata.offset == host.state.high_watermark)
+        await eventually(lambda: shell.metadata.offset == host.state.high_watermark)
         await node.gateway.create_topic(CreateTopic("t", replicas=1))
 
 

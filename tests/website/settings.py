@@ -66,19 +66,21 @@ def _default(field: Any) -> str:
 
 
 def _remarks(struct: type) -> dict[str, str]:
-    """What stands beside each field: in the docstring's `Attributes:`, or as a comment."""
+    """What stands beside each field: in the docstring's `Attributes:`, or as a comment behind it or right above it."""
     source = textwrap.dedent(inspect.getsource(struct))
     comments = {
         token.start[0]: token.string.lstrip("# ")
         for token in tokenize.generate_tokens(io.StringIO(source).readline)
         if token.type == tokenize.COMMENT
     }
+    above = {number for number, line in enumerate(source.splitlines(), 1) if line.lstrip().startswith("#")}
     (node,) = ast.parse(source).body
     assert_class = node if isinstance(node, ast.ClassDef) else None
     found = _attributes(inspect.getdoc(struct) or "")
     for statement in assert_class.body if assert_class else ():
         if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
-            lines = range(statement.lineno, (statement.end_lineno or statement.lineno) + 1)
+            first = next(line for line in range(statement.lineno, 0, -1) if line - 1 not in above)
+            lines = range(first, (statement.end_lineno or statement.lineno) + 1)
             said = " ".join(comments[line] for line in lines if line in comments)
             if said:
                 found[statement.target.id] = said.replace("|", "\\|")

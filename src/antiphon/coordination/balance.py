@@ -147,8 +147,8 @@ def without_node(state: ClusterState, node: NodeId, must_stay: MayLose) -> dict[
 
 
 def moved(state: ClusterState, shard_id: int, from_node: NodeId, to_node: NodeId, must_stay: MayLose) -> Goal:
-    """The goal that replaces `from_node` by `to_node`. Raises InvalidRequestError."""
-    meta = state.shards[shard_id].meta
+    """The goal that replaces `from_node` by `to_node`. Raises InvalidRequestError, UnknownShardError."""
+    meta = state.shard(shard_id).meta
     aim = meta.aim
     if from_node not in aim and from_node in meta.everybody and to_node in aim:
         return aim  # it was asked for already

@@ -16,7 +16,6 @@ every voter has said that it reads checkpoints (`NodeMeta.reads`).
 """
 
 from collections.abc import Callable, Iterable, Iterator
-from itertools import chain, repeat
 from typing import Any, Final, NamedTuple
 
 from antiphon.coordination.actions import Record
@@ -70,9 +69,8 @@ class Checkpoints:
         found = ledger.model.checkpoint
         self._closed_at = ledger.model.begins_at if found is None else found.end
         self._begin = 0  # of the checkpoint under way
-        self._rest: Iterator[Name] | None = (
-            None  # of it, what is still to be written again; None: none is under way
-        )
+        # Of it, what is still to be written again; None: none is under way
+        self._rest: Iterator[Name] | None = None
         self._is_waiting = False  # for the commit of what it wrote last
 
     @property
@@ -126,50 +124,28 @@ class Checkpoints:
 
 def names(state: ClusterState) -> Iterator[Name]:
     """All objects that exist now, in the order in which a checkpoint has them: topics before their shards."""
-    access = state.access
-    kinds: tuple[tuple[str, list[Any]], ...] = (
-        ("cluster", [""] if state.cluster is not None else []),
-        ("voters", [""] if state.voters is not None else []),
-        ("recovery", [""] if state.recovery is not None else []),
-        ("counter", list(state.counters)),
-        ("node", list(state.nodes)),
-        ("topic", list(state.topics)),
-        ("shard", list(state.shards)),
-        ("user", list(access.users)),
-        ("acl", list(access.acls)),
-        ("quota", list(access.quotas)),
-        ("settings", list(state.node_settings)),
-        ("subscription", list(state.subscriptions)),
-    )
-    return chain.from_iterable(zip(repeat(kind), found, strict=False) for kind, found in kinds)
+    kinds = [(kind, list(found)) for kind, found in state.objects().items()]
+    return ((kind, name) for kind, found in kinds for name in found)
+
+
+_RECORDS: Final[dict[str, Callable[[Any], Record]]] = {
+    "cluster": cluster_record,
+    "voters": voters_record,
+    "recovery": recovery_record,
+    "node": node_record,
+    "topic": topic_record,
+    "shard": shard_record,
+    "settings": settings_record,
+    "subscription": subscription_record,
+}
+"""By kind, of those whose objects name themselves."""
 
 
 def image(state: ClusterState, kind: str, name: Any) -> Record | None:
     """The record of an object as it is; None where there is no such object."""
-    match kind:
-        case "cluster":
-            return None if state.cluster is None else cluster_record(state.cluster)
-        case "voters":
-            return None if state.voters is None else voters_record(state.voters)
-        case "recovery":
-            return None if state.recovery is None else recovery_record(state.recovery)
-        case "counter":
-            return counter_record(name, state.counters[name])
-        case "node":
-            node = state.nodes.get(name)
-            return None if node is None else node_record(node)
-        case "topic":
-            topic = state.topics.get(name)
-            return None if topic is None else topic_record(topic)
-        case "shard":
-            shard = state.shards.get(name)
-            return None if shard is None else shard_record(shard)
-        case "settings":
-            entry = state.node_settings.get(name)
-            return None if entry is None else settings_record(entry)
-        case "subscription":
-            subscription = state.subscriptions.get(name)
-            return None if subscription is None else subscription_record(subscription)
-        case _:
-            value = state.access.get(kind, name)
-            return None if value is None else access_record(kind, name, value)
+    value = state.objects()[kind].get(name)
+    if value is None:
+        return None
+    if kind in _RECORDS:
+        return _RECORDS[kind](value)
+    return counter_record(name, value) if kind == "counter" else access_record(kind, name, value)

@@ -29,7 +29,6 @@ class Assignor(Protocol):
         self, readers: Readers, sizes: Sizes, before: Mapping[str, Places], racks: Racks = NO_RACKS, /
     ) -> Assignment:
         """The places of each reader."""
-        ...
 
 
 def uniform(

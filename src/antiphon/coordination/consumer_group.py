@@ -221,9 +221,8 @@ class ConsumerGroup:
         if member is None:
             return self._new(asked) if asked.epoch == t.JOIN_EPOCH else Refused.UNKNOWN_MEMBER
         if member.instance_id is not None or member.classic is not None:
-            return (
-                Refused.UNKNOWN_MEMBER
-            )  # of a static member, who would have said so, or of another protocol
+            # Of a static member, who would have said so, or of another protocol
+            return Refused.UNKNOWN_MEMBER
         return self._in_epoch(member, asked)
 
     def _admit_static(self, asked: Beat, instance_id: str) -> Member | Refused:

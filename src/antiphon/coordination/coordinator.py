@@ -10,7 +10,6 @@ discarded. Its successor starts from the committed state. Two rules make this sa
 Every method returns the actions to carry out, in order. Times are milliseconds of a monotonic clock.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from antiphon.coordination import access, deletions, producer_ids, topics
@@ -35,7 +34,6 @@ from antiphon.errors import (
     InvalidRequestError,
     NotReadyError,
     UnavailableError,
-    UnknownShardError,
     UnknownTopicError,
 )
 from antiphon.invariants import invariant
@@ -101,74 +99,60 @@ class CoordinatorConfig:
 
 
 class Coordinator:
-    """One leadership of `__cluster`; see the module docstring."""
+    """One leadership of `__cluster`; see the module docstring.
+
+    Attributes:
+        model: the newest decided state; it may not be committed yet.
+        elections: those that are open, and how many began since this coordinator did, by reason.
+        changes: of members, that are under way.
+        voters: who votes on `__cluster`, and changes of that.
+    """
 
     def __init__(self, config: CoordinatorConfig, state: ClusterState) -> None:
         self._config = config
         self._ledger = Ledger(state)
-        self._model = self._ledger.model
+        self.model = self._ledger.model
         self._members = Membership(config.silence)
-        self._elections = Elections(self._ledger)
+        self.elections = Elections(self._ledger)
         self._splits = Splits(
             self._ledger,
-            lambda shard_id, node: self._elections.begin(shard_id, "created", wanted=node),
-            self._elections.deleted,
+            lambda shard_id, node: self.elections.begin(shard_id, "created", wanted=node),
+            self.elections.deleted,
             config.capacity,
         )
-        self._changes = Reconfigurations(
-            self._ledger, self._elections, self._splits.is_splitting, config.moves_per_node
+        self.changes = Reconfigurations(
+            self._ledger, self.elections, self._splits.is_splitting, config.moves_per_node
         )
-        self._recoveries = ShardRecoveries(self._ledger, self._elections, self._changes)
+        self._recoveries = ShardRecoveries(self._ledger, self.elections, self.changes)
         self.voters = VoterChanges(self._ledger, config.voters)
-        self._member_commands = MemberCommands(self._ledger, self._changes, self.voters, config.capacity)
+        self._member_commands = MemberCommands(self._ledger, self.changes, self.voters, config.capacity)
         self._checkpoints = Checkpoints(self._ledger, lambda: self.voters.everybody, config.checkpoints)
         self._waiting = WaitingCommands(self._ledger)
         self._now_ms = 0
-        self._assembly_ends_ms: int | None = (
-            None  # None: the cluster is assembled, or is not waited for any more
-        )
-
-    @property
-    def model(self) -> ClusterState:
-        """The newest decided state; it may not be committed yet."""
-        return self._model
-
-    @property
-    def elections_open(self) -> int:
-        """Shards with an open election."""
-        return len(self._elections)
-
-    @property
-    def changes(self) -> Reconfigurations:
-        """Changes of members that are under way."""
-        return self._changes
-
-    @property
-    def elections_begun(self) -> Mapping[str, int]:
-        """How many elections began since this coordinator did, by reason."""
-        return self._elections.begun
+        # None: the cluster is assembled, or is not waited for any more
+        self._assembly_ends_ms: int | None = None
 
     # -- life -----------------------------------------------------------------------------------------------------
 
     def start(self, now_ms: int, lost: tuple[NodeId, ...] = ()) -> list[Action]:
         """Take over: elect leaders for shards without one. `lost` are nodes that cannot be reached right now."""
         self._now_ms = now_ms
-        if self._model.cluster is None:
+        if self.model.cluster is None:
             self._ledger.put_cluster(ClusterRecord(self._config.cluster_id))
-        found = self._model.cluster
+        found = self.model.cluster
         invariant(
             found is not None and found.cluster_id == self._config.cluster_id,
             "__cluster is of another cluster",
         )
         if found is not None and not found.bootstrapped and self._config.assembly_ms:
             self._assembly_ends_ms = now_ms + self._config.assembly_ms
-        self._members.start(self._model, now_ms)
+        self._members.start(self.model, now_ms)
         for node in lost:
             self._mark_dead(node)
-        self._elections.resume(now_ms)
-        self._changes.resume(now_ms)
+        self.elections.resume(now_ms)
+        self.changes.resume(now_ms)
         self._recoveries.resume(now_ms)
-        self._ledger.act(MetadataChanged(self._model.version))
+        self._ledger.act(MetadataChanged(self.model.version))
         return self._ledger.flush()
 
     def tick(
@@ -184,9 +168,9 @@ class Coordinator:
             self._assembly_ends_ms = None
         for node in self._members.silent(now_ms):
             self._lose(node, now_ms)
-        self._elections.tick(now_ms)
+        self.elections.tick(now_ms)
         self._splits.tick(now_ms)
-        self._changes.tick(now_ms)
+        self.changes.tick(now_ms)
         self._recoveries.tick(now_ms)
         self._waiting.tick(now_ms)
         if own is not None:
@@ -197,7 +181,7 @@ class Coordinator:
 
     def committed(self, token: int, version: int, now_ms: int) -> list[Action]:
         """The proposal with this token is committed and the log's high watermark is `version`: send what depends on it."""
-        self._model.version = max(self._model.version, version)
+        self.model.version = max(self.model.version, version)
         self._ledger.act(MetadataChanged(version))
         batch = self._ledger.committed(token, version)
         self._speak(batch, version, now_ms)
@@ -209,14 +193,14 @@ class Coordinator:
         if batch.voters is not None:
             self.voters.committed(batch.voters)
         for node in batch.nodes:
-            self._elections.node_joined(node, now_ms)
-            self._changes.node_joined(node, now_ms)
+            self.elections.node_joined(node, now_ms)
+            self.changes.node_joined(node, now_ms)
         for shard in batch.shards.values():
-            self._elections.committed(shard, now_ms)
+            self.elections.committed(shard, now_ms)
             self._splits.committed(shard)
-            self._changes.committed(shard, now_ms)
+            self.changes.committed(shard, now_ms)
             self._recoveries.committed(shard, now_ms)
-            newest = self._model.shards.get(shard.meta.shard_id)
+            newest = self.model.shards.get(shard.meta.shard_id)
             if newest is None or (newest.meta.term, newest.meta.status) != (
                 shard.meta.term,
                 shard.meta.status,
@@ -233,28 +217,28 @@ class Coordinator:
         """A process registers; it is answered with CommandDone when that is committed."""
         node = request.node
         try:
-            arrival = classify(self._model, self._config.cluster_id, request)
+            arrival = classify(self.model, self._config.cluster_id, request)
         except AntiphonError as error:
             self._ledger.answer(token, error)
             return self._ledger.flush()
         self._members.heard(node.node_id, now_ms)
-        after = arrived(self._model, node)
-        if arrival is not Arrival.SAME or self._model.nodes[node.node_id] != after:
+        after = arrived(self.model, node)
+        if arrival is not Arrival.SAME or self.model.nodes[node.node_id] != after:
             self._ledger.put_node(after, joined=arrival is not Arrival.SAME)
         if arrival not in {Arrival.NEW, Arrival.SAME}:
-            self._elections.node_returned(
+            self.elections.node_returned(
                 node.node_id,
                 restarted=arrival is not Arrival.BACK,
                 disk_replaced=arrival is Arrival.REPLACED,
             )
-            self._changes.node_gone(node.node_id, now_ms)
+            self.changes.node_gone(node.node_id, now_ms)
         self._bootstrap()
         self._ledger.answer_when_committed(token)
         return self._ledger.flush()
 
     def heartbeat(self, request: Heartbeat, now_ms: int) -> tuple[bool, list[Action]]:
         """A node is alive. False: this process does not count as alive and must register."""
-        known = self._model.nodes.get(request.node_id)
+        known = self.model.nodes.get(request.node_id)
         if known is None or not known.alive or known.incarnation != request.incarnation:
             return False, []
         self._members.heard(request.node_id, now_ms)
@@ -263,8 +247,8 @@ class Coordinator:
     def live_sets(self, sender: NodeId, reports: tuple[LiveSet, ...], now_ms: int) -> list[Action]:
         """A leader's node reports the followers of its shards."""
         for report in reports:
-            self._elections.live_set(sender, report, now_ms)
-            self._changes.live_set(sender, report, now_ms)
+            self.elections.live_set(sender, report, now_ms)
+            self.changes.live_set(sender, report, now_ms)
         return self._ledger.flush()
 
     def split_report(self, sender: NodeId, report: SplitReport) -> list[Action]:
@@ -279,28 +263,28 @@ class Coordinator:
 
     def _lose(self, node: NodeId, now_ms: int) -> None:
         if self._mark_dead(node):
-            self._elections.node_lost(node, now_ms)
-            self._changes.node_gone(node, now_ms)
+            self.elections.node_lost(node, now_ms)
+            self.changes.node_gone(node, now_ms)
 
     def _mark_dead(self, node: NodeId) -> bool:
         self._members.lost(node)
-        known = self._model.nodes.get(node)
+        known = self.model.nodes.get(node)
         if known is None or not known.alive:
             return False
         self._ledger.put_node(as_dead(known))
         return True
 
     def _bootstrap(self) -> None:
-        cluster = self._model.cluster
-        alive = sum(1 for node in self._model.nodes.values() if node.alive)
+        cluster = self.model.cluster
+        alive = sum(1 for node in self.model.nodes.values() if node.alive)
         if cluster is None or cluster.bootstrapped or alive < self._config.initial_nodes:
             return
         self._assembly_ends_ms = None
         self._ledger.put_cluster(ClusterRecord(cluster.cluster_id, bootstrapped=True))
-        request = topics.first_table(self._model, alive, self._config.default_profile)
+        request = topics.first_table(self.model, alive, self._config.default_profile)
         _, shard_ids = topics.create(self._ledger, cluster.cluster_id, request, DEFAULT)
         for shard_id in shard_ids:
-            self._elections.begin(shard_id, "created")
+            self.elections.begin(shard_id, "created")
 
     # -- replicas' answers ----------------------------------------------------------------------------------------
 
@@ -308,18 +292,18 @@ class Coordinator:
         """A replica's answer. Messages that are not for the coordinator break an invariant."""
         match message:
             case NewTermReply():
-                self._elections.promise(sender, message, now_ms)
+                self.elections.promise(sender, message, now_ms)
             case BecomeLeaderReply():
-                before = self._model.shards.get(message.shard)
-                self._elections.leads(sender, message)
-                if self._model.shards.get(message.shard) is not before:
-                    self._changes.led(message.shard, now_ms)
+                before = self.model.shards.get(message.shard)
+                self.elections.leads(sender, message)
+                if self.model.shards.get(message.shard) is not before:
+                    self.changes.led(message.shard, now_ms)
             case MembersSettled(shard=0):
                 self.voters.settled(message)
             case MembersSettled():
-                self._changes.settled(sender, message, now_ms)
+                self.changes.settled(sender, message, now_ms)
             case StaleTerm():
-                self._elections.stale(sender, message.shard, message.term)
+                self.elections.stale(sender, message.shard, message.term)
             case _:
                 invariant(False, f"{type(message).__name__} is not for the coordinator")
         return self._ledger.flush()
@@ -339,7 +323,7 @@ class Coordinator:
         match request:
             case CreateTopic(validate_only=True):
                 self._check_assembled()
-                topics.check_create(self._model, request, self._config.capacity)
+                topics.check_create(self.model, request, self._config.capacity)
                 self._ledger.answer_when_committed(token)
             case CreateTopic():
                 self._check_assembled()
@@ -350,10 +334,10 @@ class Coordinator:
                 self._check_alter(request)
                 self._ledger.answer_when_committed(token)
             case AlterTopic():
-                before = self._model.topics.get(request.name)
+                before = self.model.topics.get(request.name)
                 topic, shard_ids = self._alter(request)
                 if topic != before:
-                    self._elections.options_changed(topic)
+                    self.elections.options_changed(topic)
                 self._begin_new(token, topic.topic_id, shard_ids)
             case DeleteTopic():
                 self._delete(token, request.name)
@@ -384,21 +368,21 @@ class Coordinator:
         if isinstance(request, ReserveProducerIds):
             producer_ids.reserve(self._ledger, token, request.count)
         else:
-            deletions.delete_before(self._ledger, request, self._elections.options_of)
+            deletions.delete_before(self._ledger, request, self.elections.options_of)
             self._ledger.answer_when_committed(token)
 
     def _check_alter(self, request: AlterTopic) -> dict[int, Goal]:
         """Raise what keeps a topic from being altered; returns its shards' goals where their members change."""
         capacity = self._config.capacity
         if request.replicas is None:
-            topics.check_alter(self._model, request, capacity)
+            topics.check_alter(self.model, request, capacity)
             return {}
-        topic = topics.find(self._model, request.name)
+        topic = topics.find(self.model, request.name)
         if request.shards is not None:
             raise InvalidRequestError("change the shards and the replicas of a topic one after the other")
         goals = self._member_commands.plan_replicas(topic, request.replicas)
-        capacity.check_goals(self._model, goals)
-        topics.check_alter(self._model, request, capacity)
+        capacity.check_goals(self.model, goals)
+        topics.check_alter(self.model, request, capacity)
         return goals
 
     def _alter(self, request: AlterTopic) -> tuple[TopicMeta, list[int]]:
@@ -411,25 +395,25 @@ class Coordinator:
     def _check_assembled(self) -> None:
         """Refuse: a topic created while the first nodes are still registering would keep fewer replicas than intended."""
         if self._assembly_ends_ms is not None:
-            here = sum(1 for node in self._model.nodes.values() if node.alive)
+            here = sum(1 for node in self.model.nodes.values() if node.alive)
             raise NotReadyError(
                 f"the cluster is being assembled: {here} of its {self._config.initial_nodes} nodes are here; retry"
             )
 
     def _begin_new(self, token: int, topic_id: bytes, shard_ids: list[int]) -> None:
         for shard_id in shard_ids:
-            self._elections.begin(shard_id, "created")
+            self.elections.begin(shard_id, "created")
         if not shard_ids:
             self._ledger.answer_when_committed(token)
             return
         self._waiting.for_shards(token, topic_id, shard_ids)
 
     def _delete(self, token: int, name: str) -> None:
-        topic = topics.check_delete(self._model, name)
+        topic = topics.check_delete(self.model, name)
         gone = UnknownTopicError(f"{topic.kind.value} {name!r} was deleted meanwhile", name=name)
-        for shard_id in self._model.shards_of[topic.topic_id]:
-            self._elections.deleted(shard_id)
-            self._changes.deleted(shard_id)
+        for shard_id in self.model.shards_of[topic.topic_id]:
+            self.elections.deleted(shard_id)
+            self.changes.deleted(shard_id)
             self._recoveries.deleted(shard_id)
             self._splits.deleted(shard_id, gone)
             self._waiting.deleted(shard_id, gone)
@@ -438,10 +422,8 @@ class Coordinator:
         self._ledger.answer_when_committed(token)
 
     def _elect(self, token: int, request: ElectLeader) -> None:
-        record = self._model.shards.get(request.shard_id)
-        if record is None:
-            raise UnknownShardError(f"there is no shard {request.shard_id}")
-        options = self._elections.options_of(record)
+        record = self.model.shard(request.shard_id)
+        options = self.elections.options_of(record)
         if options.is_multi:
             raise InvalidRequestError(
                 f"shard {request.shard_id} has no leader: each of its replicas writes (writers=multi)"
@@ -461,10 +443,10 @@ class Coordinator:
                 f"node {wanted} is not in the live replica set {list(meta.live)} of shard {meta.shard_id}: "
                 "it may lack committed entries"
             )
-        self._elections.begin(meta.shard_id, "ordered", wanted=wanted if wanted >= 0 else None, ordered=True)
-        meta = self._model.shards[meta.shard_id].meta
+        self.elections.begin(meta.shard_id, "ordered", wanted=wanted if wanted >= 0 else None, ordered=True)
+        meta = self.model.shards[meta.shard_id].meta
         if meta.status is ShardStatus.OFFLINE:
-            raise nobody_leads(self._model, meta)
+            raise nobody_leads(self.model, meta)
         self._waiting.for_election(token, meta.shard_id, wanted)
 
     def _check_wanted(self, meta: ShardMeta, wanted: NodeId) -> None:
@@ -473,7 +455,7 @@ class Coordinator:
                 f"node {wanted} has no replica of shard {meta.shard_id}; its ensemble is {list(meta.ensemble)}",
                 unknown="replica",
             )
-        if not self._model.is_alive(wanted):
+        if not self.model.is_alive(wanted):
             raise UnavailableError(f"node {wanted} is not alive")
 
     def _transfer(self, token: int, meta: ShardMeta, wanted: NodeId) -> None:
@@ -490,6 +472,6 @@ class Coordinator:
                 raise UnavailableError(
                     f"no replica keeps up with node {meta.leader}, which leads shard {meta.shard_id}"
                 )
-            wanted = min(others, key=lambda node: (self._model.led_by.get(node, 0), node))
+            wanted = min(others, key=lambda node: (self.model.led_by.get(node, 0), node))
         self._ledger.send(meta.leader, TransferLeadership(meta.shard_id, meta.term, wanted))
         self._waiting.for_transfer(token, meta.shard_id, wanted, self._now_ms)

@@ -16,7 +16,7 @@ from antiphon.coordination.ledger import Ledger
 from antiphon.coordination.profiles import Replication
 from antiphon.coordination.self_led import is_self_led
 from antiphon.coordination.state import refuse_earlier
-from antiphon.errors import InvalidRequestError, StaleTermError, UnknownShardError
+from antiphon.errors import InvalidRequestError, StaleTermError
 from antiphon.model.cluster import DeleteBefore
 from antiphon.model.metadata import ShardMeta
 
@@ -29,9 +29,7 @@ def delete_before(
     Raises StaleTermError where the asker's term is over: a later leader may have been appointed without the record.
     """
     model = ledger.model
-    record = model.shards.get(request.shard_id)
-    if record is None:
-        raise UnknownShardError(f"there is no shard {request.shard_id}")
+    record = model.shard(request.shard_id)
     meta = record.meta
     if is_self_led(options_of(record)):
         raise InvalidRequestError(f"shard {request.shard_id} keeps its deletions itself")

@@ -62,9 +62,8 @@ class Elections:
     def __init__(self, ledger: Ledger) -> None:
         self.followers = Followers(ledger)
         self.begun: Counter[str] = Counter()  # since this coordinator began, by reason
-        self.hopeless: set[int] = (
-            set()
-        )  # shards whose members all answered, and too few of them remember everything
+        # Shards whose members all answered, and too few of them remember everything
+        self.hopeless: set[int] = set()
         self._ledger = ledger
         self._model = ledger.model
         self._shards = ShardRecords(ledger)

@@ -13,7 +13,7 @@ rely on. Three rules here keep that true:
 All functions are pure.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 import msgspec
 
@@ -42,7 +42,7 @@ def accept(meta: ShardMeta, report: LiveSet, sender: NodeId, is_alive: Callable[
     if report.version != meta.live_version:
         return meta
     proposed = {sender, *(node for node in report.live if node not in report.learners)}
-    return _numbered(meta, _members(meta, (n for n in proposed if n == sender or is_alive(n))))
+    return _numbered(meta, in_order(meta, (n for n in proposed if n == sender or is_alive(n))))
 
 
 def vouched_for(meta: ShardMeta, report: LiveSet) -> frozenset[NodeId]:
@@ -77,12 +77,8 @@ def of_new_term(
     if election.unclean:
         return msgspec.structs.replace(_numbered(meta, (candidate,)), fence=Fence.LIVE)
     if meta.fence == Fence.MAJORITY:
-        return msgspec.structs.replace(_numbered(meta, _members(meta, votes)), fence=Fence.BOTH)
-    return _numbered(meta, _members(meta, (candidate, *(node for node in votes if node in meta.live))))
-
-
-def _members(meta: ShardMeta, nodes: Iterable[NodeId]) -> tuple[NodeId, ...]:
-    return in_order(meta, nodes)
+        return msgspec.structs.replace(_numbered(meta, in_order(meta, votes)), fence=Fence.BOTH)
+    return _numbered(meta, in_order(meta, (candidate, *(node for node in votes if node in meta.live))))
 
 
 def _numbered(meta: ShardMeta, live: tuple[NodeId, ...]) -> ShardMeta:

@@ -13,9 +13,8 @@ import re2
 
 REGEX_BYTES_MAX: Final = 1_024
 REGEX_MEMORY_BYTES: Final = 1 << 20  # that an expression may take
-PROGRAM_MAX: Final = (
-    1_000  # instructions; ordinary expressions have 20 to 100, one that says `.{1,100}` has 900
-)
+# Instructions; ordinary expressions have 20 to 100, one that says `.{1,100}` has 900
+PROGRAM_MAX: Final = 1_000
 SHOWN_CHARACTERS: Final = 100
 
 

@@ -24,7 +24,7 @@ from antiphon.coordination.cluster_records import ShardRecord
 from antiphon.coordination.elections import Elections
 from antiphon.coordination.ledger import Ledger
 from antiphon.coordination.live_sets import vouched_for
-from antiphon.coordination.profiles import Replication, replication_of
+from antiphon.coordination.profiles import Replication
 from antiphon.coordination.reconfiguration_steps import (
     Ask,
     CatchUp,
@@ -42,7 +42,7 @@ from antiphon.coordination.reconfiguration_steps import (
 from antiphon.coordination.state import has_leader
 from antiphon.coordination.timers import Timers
 from antiphon.model.cluster import LiveSet
-from antiphon.model.metadata import ShardMeta, TopicMeta
+from antiphon.model.metadata import ShardMeta
 from antiphon.replication.members import Members
 from antiphon.replication.messages import ChangeMembers, MembersSettled, NodeId, TransferLeadership
 
@@ -149,7 +149,6 @@ class Reconfigurations:
         self._moves: dict[int, Move] = {}
         self._turns = Turns(moves_per_node)
         self._timers: Timers[Move] = Timers()
-        self._options: dict[bytes, tuple[TopicMeta, Replication]] = {}  # by topic id, for the topic as it was
         self._next: deque[Move] = deque()
 
     def __len__(self) -> int:
@@ -259,7 +258,7 @@ class Reconfigurations:
         meta = record.meta
         if message.version != meta.members_version:
             return
-        if self._options_of(record).is_multi:
+        if self._elections.options_of(record).is_multi:
             move.left |= {sender}
             if move.left >= set(meta.outgoing) - set(meta.ensemble):
                 move.told = (meta.term, meta.members_version)
@@ -324,7 +323,7 @@ class Reconfigurations:
         if record is None:
             self._end(move.shard_id)
             return
-        options = self._options_of(record)
+        options = self._elections.options_of(record)
         self._send_members(move, record.meta, options, again=again)
         step = next_step(record.meta, self._facts(move, record, options))
         if isinstance(step, TakeTurn):
@@ -454,13 +453,6 @@ class Reconfigurations:
         if meta.leader >= 0:
             nodes.append(meta.leader)
         return tuple(dict.fromkeys(nodes)) or (meta.aim[0],)
-
-    def _options_of(self, record: ShardRecord) -> Replication:
-        topic = self._model.topics[self._model.names[record.topic_id]]
-        known = self._options.get(record.topic_id)
-        if known is None or known[0] is not topic:
-            known = self._options[record.topic_id] = (topic, replication_of(topic.profile, topic.config))
-        return known[1]
 
     def _put(self, record: ShardRecord, meta: ShardMeta) -> None:
         voting = {*meta.ensemble, *meta.outgoing}

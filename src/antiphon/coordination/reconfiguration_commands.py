@@ -26,7 +26,7 @@ from antiphon.coordination.ledger import Ledger
 from antiphon.coordination.profiles import Replication, check, replication_of
 from antiphon.coordination.reconfiguration import Reconfigurations
 from antiphon.coordination.voters import VoterChanges
-from antiphon.errors import InvalidRequestError, UnknownShardError
+from antiphon.errors import InvalidRequestError
 from antiphon.model.client_metrics import AlterSubscription
 from antiphon.model.metadata import NodeMeta, ShardMeta, TopicMeta
 from antiphon.model.node_settings import AlterNodeSettings
@@ -103,9 +103,7 @@ class MemberCommands:
 
     def _place(self, request: PlaceReplicas) -> None:
         """Shards that are added to the topic later get as many replicas as all of its shards are to have then."""
-        record = self._model.shards.get(request.shard_id)
-        if record is None:
-            raise UnknownShardError(f"there is no shard {request.shard_id}")
+        record = self._model.shard(request.shard_id)
         topic = self._model.topics[self._model.names[record.topic_id]]
         if not request.nodes:
             goal = taken_back(record.meta)
@@ -123,8 +121,6 @@ class MemberCommands:
             self._ledger.put_topic(msgspec.structs.replace(topic, replicas=len(goal)))
 
     def _move(self, request: MoveReplica) -> None:
-        if request.shard_id not in self._model.shards:
-            raise UnknownShardError(f"there is no shard {request.shard_id}")
         goal = moved(self._model, request.shard_id, request.from_node, request.to_node, self._must_stay)
         self._changes.aim(request.shard_id, goal)
 

@@ -28,7 +28,7 @@ from antiphon.coordination.recovery import next_mark
 from antiphon.coordination.self_led import is_self_led
 from antiphon.coordination.state import has_leader, refuse_earlier
 from antiphon.coordination.timers import Timers
-from antiphon.errors import InvalidRequestError, UnavailableError, UnknownShardError
+from antiphon.errors import InvalidRequestError, UnavailableError
 from antiphon.model.metadata import ShardMeta, ShardRecovery
 from antiphon.model.placement import RecoverShard
 from antiphon.replication.messages import GoOnAlone
@@ -56,9 +56,7 @@ class ShardRecoveries:
 
         Raises InvalidRequestError, UnavailableError, UnknownShardError, and changes nothing then.
         """
-        record = self._model.shards.get(request.shard_id)
-        if record is None:
-            raise UnknownShardError(f"there is no shard {request.shard_id}")
+        record = self._model.shard(request.shard_id)
         meta = record.meta
         known = meta.recovery
         if known is not None and (known.number, known.node) == (request.number, request.node):

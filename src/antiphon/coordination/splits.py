@@ -31,7 +31,7 @@ from antiphon.coordination.cluster_records import SHARD_COUNTER, ShardRecord
 from antiphon.coordination.ledger import Ledger
 from antiphon.coordination.profiles import replication_of
 from antiphon.coordination.state import has_leader
-from antiphon.errors import AntiphonError, InvalidRequestError, UnavailableError, UnknownShardError
+from antiphon.errors import AntiphonError, InvalidRequestError, UnavailableError
 from antiphon.model.cluster import SplitReport, SplitStep
 from antiphon.model.metadata import HASH_MAX, KeyRanges, Kind, ShardMeta, Split, SplitPhase, TopicMeta
 from antiphon.model.requests import SplitShard
@@ -65,9 +65,8 @@ class Splits:
         self._forget = forget
         self._capacity = capacity
         self._waiting: dict[int, list[int]] = {}  # child -> tokens of who asked
-        self._frozen_since_ms: dict[
-            int, int
-        ] = {}  # child -> when it was first seen to be in the phase FREEZE
+        # Child -> when it was first seen to be in the phase FREEZE
+        self._frozen_since_ms: dict[int, int] = {}
         self._child_of: dict[int, int] = {
             record.meta.split.parent: shard_id
             for shard_id, record in self._model.shards.items()
@@ -89,9 +88,7 @@ class Splits:
 
         Raises UnknownShardError, InvalidRequestError, UnavailableError, LimitReachedError.
         """
-        record = self._model.shards.get(request.shard_id)
-        if record is None:
-            raise UnknownShardError(f"there is no shard {request.shard_id}")
+        record = self._model.shard(request.shard_id)
         topic = self._topic_of(record)
         if self._is_repeat(token, request, topic):
             return

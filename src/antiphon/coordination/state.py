@@ -15,15 +15,14 @@ The state also remembers which objects changed at which version (a bounded journ
 v" in time proportional to the changes.
 """
 
-from collections import deque
-from collections.abc import Iterable
+from collections import defaultdict, deque
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 import msgspec
 
 from antiphon.coordination.actions import Record
 from antiphon.coordination.cluster_records import (
-    ACCESS_KINDS,
     Change,
     ClusterRecord,
     ShardRecord,
@@ -31,7 +30,7 @@ from antiphon.coordination.cluster_records import (
     UnreadableError,
     read_record,
 )
-from antiphon.errors import InvalidRequestError
+from antiphon.errors import InvalidRequestError, UnknownShardError
 from antiphon.invariants import InvariantError
 from antiphon.model.access import AccessBook
 from antiphon.model.client_metrics import Subscription, put_subscription
@@ -184,16 +183,31 @@ class ClusterState:
             self._journal.clear()
             self._journal_from = version
 
+    def objects(self) -> dict[str, Mapping[Any, Any]]:
+        """What there is, by kind and name, in the order in which a checkpoint has it: topics before their shards."""
+        single = {"cluster": self.cluster, "voters": self.voters, "recovery": self.recovery}
+        return {
+            **{kind: {} if found is None else {"": found} for kind, found in single.items()},
+            "counter": self.counters,
+            "node": self.nodes,
+            "topic": self.topics,
+            "shard": self.shards,
+            **self.access.tables,
+            "settings": self.node_settings,
+            "subscription": self.subscriptions,
+        }
+
     @property
     def object_count(self) -> int:
         """How many objects there are."""
-        access = self.access
-        return (
-            bool(self.cluster) + bool(self.voters) + bool(self.recovery)
-            + len(self.nodes) + len(self.topics) + len(self.shards) + len(self.counters)
-            + len(access.users) + len(access.acls) + len(access.quotas) + len(self.node_settings)
-            + len(self.subscriptions)
-        )  # fmt: skip
+        return sum(map(len, self.objects().values()))
+
+    def shard(self, shard_id: int) -> ShardRecord:
+        """The record of a shard; raises UnknownShardError where there is none."""
+        record = self.shards.get(shard_id)
+        if record is None:
+            raise UnknownShardError(f"there is no shard {shard_id}")
+        return record
 
     def put_topic(self, topic: TopicMeta) -> None:
         """Set a topic's after-image (its shards are set on their own). Another topic of that name is gone."""
@@ -279,59 +293,49 @@ class ClusterState:
         self, base_version: int, *, cluster_id: str, controller: int, coordinator_term: int
     ) -> MetadataDelta:
         """The changes after `base_version`; everything if that is too long ago (or -1)."""
-        if base_version < self._journal_from or base_version > self.version:
-            return self._full(cluster_id, controller, coordinator_term)
-        changed: dict[tuple[str, int | str | bytes], None] = {}
-        for version, kind, name in reversed(self._journal):
-            if version <= base_version:
-                break
-            changed[kind, name] = None
-        keys = list(reversed(changed))
-        node_ids = [int(name) for kind, name in keys if kind == "node"]
-        topic_ids = [name for kind, name in keys if kind == "topic" and isinstance(name, bytes)]
-        shard_ids = [int(name) for kind, name in keys if kind == "shard"]
-        settings = [int(name) for kind, name in keys if kind == "settings"]
-        subscribed = [str(name) for kind, name in keys if kind == "subscription"]
-        access = {kind: [str(name) for k, name in keys if k == kind] for kind in ACCESS_KINDS}
+        if self._journal_from <= base_version <= self.version:
+            names = self._changed_since(base_version)
+        else:
+            base_version = -1
+            names = {
+                **{kind: list(found) for kind, found in self.objects().items()},
+                "topic": list(self.names),
+            }
+        nodes, topics, shards = names["node"], names["topic"], names["shard"]
         return MetadataDelta(
             cluster_id=cluster_id,
             base_version=base_version,
             version=self.version,
             controller=controller,
             coordinator_term=coordinator_term,
-            nodes=tuple(self.nodes[n] for n in node_ids if n in self.nodes),
-            gone_nodes=tuple(n for n in node_ids if n not in self.nodes),
-            topics=tuple(self.topics[self.names[t]] for t in topic_ids if t in self.names),
-            gone_topics=tuple(t for t in topic_ids if t not in self.names),
+            nodes=tuple(self.nodes[n] for n in nodes if n in self.nodes),
+            gone_nodes=tuple(n for n in nodes if n not in self.nodes),
+            topics=tuple(self.topics[self.names[t]] for t in topics if t in self.names),
+            gone_topics=tuple(t for t in topics if t not in self.names),
             shards=tuple(
-                ShardChange(self.shards[s].topic_id, self.shards[s].meta)
-                for s in shard_ids
-                if s in self.shards
+                ShardChange(self.shards[s].topic_id, self.shards[s].meta) for s in shards if s in self.shards
             ),
-            gone_shards=tuple(s for s in shard_ids if s not in self.shards),
-            access=self.access.changes(access),
+            gone_shards=tuple(s for s in shards if s not in self.shards),
+            access=self.access.changes(names),
             voters=self.voters,
             recovery=self.recovery,
-            node_settings=tuple(self.node_settings.get(n, NodeSettings(n, {})) for n in settings),
-            subscriptions=tuple(self.subscriptions.get(n, Subscription(n, {})) for n in subscribed),
+            node_settings=tuple(self.node_settings.get(n, NodeSettings(n, {})) for n in names["settings"]),
+            subscriptions=tuple(
+                self.subscriptions.get(n, Subscription(n, {})) for n in names["subscription"]
+            ),
         )
 
-    def _full(self, cluster_id: str, controller: int, coordinator_term: int) -> MetadataDelta:
-        return MetadataDelta(
-            cluster_id=cluster_id,
-            base_version=-1,
-            version=self.version,
-            controller=controller,
-            coordinator_term=coordinator_term,
-            nodes=tuple(self.nodes.values()),
-            topics=tuple(self.topics.values()),
-            shards=tuple(ShardChange(s.topic_id, s.meta) for s in self.shards.values()),
-            access=self.access.whole(),
-            voters=self.voters,
-            recovery=self.recovery,
-            node_settings=tuple(self.node_settings.values()),
-            subscriptions=tuple(self.subscriptions.values()),
-        )
+    def _changed_since(self, version: int) -> dict[str, list[Any]]:
+        """By kind: what changed after that version, in the order of the last changes; topics by their ids."""
+        changed: dict[tuple[str, int | str | bytes], None] = {}
+        for changed_in, kind, name in reversed(self._journal):
+            if changed_in <= version:
+                break
+            changed[kind, name] = None
+        found = defaultdict[str, list[Any]](list)
+        for kind, name in reversed(changed):
+            found[kind].append(name)
+        return found
 
     def _place(self, meta: ShardMeta) -> None:
         for node in meta.everybody:

@@ -21,9 +21,8 @@ import msgspec
 from antiphon.invariants import invariant
 from antiphon.model.transactions import OWN_IDS
 
-EPOCH_MAX: Final = (
-    32_767  # the largest that a batch can carry; a fence may use it, a producer is never given it
-)
+# The largest that a batch can carry; a fence may use it, a producer is never given it
+EPOCH_MAX: Final = 32_767
 NOBODY: Final = -1  # a producer id or epoch that was not given
 OWN_ID_EXPIRES_MS: Final = 3_600_000
 """For ids that clients make: they are many, and a client whose id was forgotten gets it anew."""

@@ -47,9 +47,8 @@ class VoterChanges:
         self._report = LiveSet(CLUSTER_SHARD_ID, 0, ())
         self._committed = ledger.model.voters
         self._settled = -1  # number of the record whose members the leader has confirmed
-        self._asked: tuple[Members, int] | None = (
-            None  # what the leader was asked for last, under which number
-        )
+        # What the leader was asked for last, under which number
+        self._asked: tuple[Members, int] | None = None
         self._ask_at_ms = 0
 
     @property

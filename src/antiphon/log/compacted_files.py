@@ -76,9 +76,8 @@ class Compacting:
         self._segments = segments
         self._tail = tail
         self.clean = load_clean(disk, directory)
-        if (
-            self.clean.end > log_end
-        ):  # what comes in the place of what is gone may be another replica's, and not clean
+        # What comes in the place of what is gone may be another replica's, and not clean
+        if self.clean.end > log_end:
             self.clean = Clean()
             forget_clean(disk, directory)
 

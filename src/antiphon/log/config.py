@@ -10,9 +10,8 @@ class Compaction(NamedTuple):
 
     min_lag_ms: int = 0  # what is younger stays
     max_lag_ms: int = (1 << 63) - 1  # what is older is compacted, however little there is
-    delete_retention_ms: int = (
-        24 * 3600 * 1000
-    )  # that tombstones stay once the records that they delete are gone
+    # That tombstones stay once the records that they delete are gone
+    delete_retention_ms: int = 24 * 3600 * 1000
     dirty_ratio: float = 0.5  # of a log's bytes, that are not clean: a pass begins above it
 
 
@@ -24,9 +23,8 @@ class LogConfig(NamedTuple):
     """
 
     segment_bytes: int = 256 * 1024 * 1024  # a segment that would outgrow this is closed
-    segment_ms: int = (
-        7 * 24 * 3600 * 1000
-    )  # a segment older than this is closed, so that retention can take it
+    # A segment older than this is closed, so that retention can take it
+    segment_ms: int = 7 * 24 * 3600 * 1000
     retention_ms: int = -1  # segments whose newest record is older go; -1: never
     retention_bytes: int = -1  # oldest segments go while the log is larger; -1: never
     flush: str = "always"

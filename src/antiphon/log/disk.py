@@ -50,7 +50,6 @@ class Lock(Protocol):
 
     def release(self) -> None:
         """Let go; a second release does nothing."""
-        ...
 
 
 class File(Protocol):
@@ -58,23 +57,18 @@ class File(Protocol):
 
     def pwritev(self, buffers: Sequence[Buffer], at: int) -> None:
         """Write all buffers, one after the other, from position `at`; on OSError any part may have been written."""
-        ...
 
     def pread(self, size: int, at: int) -> bytes:
         """Read up to `size` bytes; fewer only at the end of the file."""
-        ...
 
     def fdatasync(self) -> None:
         """Return when everything written before is on the disk, and the size. A failure must never be retried."""
-        ...
 
     def truncate(self, size: int) -> None:
         """Cut, or extend with zeros."""
-        ...
 
     def size(self) -> int:
         """Size in bytes."""
-        ...
 
 
 class Disk(Protocol):
@@ -82,65 +76,51 @@ class Disk(Protocol):
 
     def open(self, path: str, *, create: bool = False) -> File:
         """Open for reading and writing; FileNotFoundError unless it is there or `create`. Cheap to call again and again."""
-        ...
 
     def exists(self, path: str) -> bool:
         """Is there a file or a directory of this name?"""
-        ...
 
     def is_dir(self, path: str) -> bool:
         """Is there a directory of this name?"""
-        ...
 
     def rename(self, source: str, target: str) -> None:
         """Rename a file, replacing the target, or a directory, whose target must be absent or empty."""
-        ...
 
     def remove(self, path: str) -> None:
         """Remove a file; no error when it is not there."""
-        ...
 
     def remove_tree(self, path: str) -> None:
         """Remove a directory with all that is in it, one name after the other; no error when it is not there."""
-        ...
 
     def listdir(self, path: str) -> list[str]:
         """Names of the files and directories in a directory, sorted; FileNotFoundError where there is none."""
-        ...
 
     def modified_s(self, path: str) -> float:
         """When the file or directory was changed last, in seconds since 1970."""
-        ...
 
     def free_bytes(self, path: str) -> int:
         """Room that is left on the file system that holds `path`."""
-        ...
 
     def lock(self, path: str, note: bytes) -> Lock:
         """Lock the file `path`, which is made where there is none, and leave a short note of who holds it.
 
         Raises LockHeldError when another process, or another lock of this one, holds it.
         """
-        ...
 
     def makedirs(self, path: str) -> bool:
         """Make a directory and its parents; False when it was there.
 
         Parents that were missing are durable; the directory itself is after `fsync_dir` of its parent.
         """
-        ...
 
     def fsync_dir(self, path: str) -> None:
         """Make creations, renames and removals in a directory durable."""
-        ...
 
     def sync_all(self) -> None:
         """Return when everything that was written before is on the disk, names included, whoever wrote it."""
-        ...
 
     def run_all(self, calls: Sequence[Callable[[], None]]) -> list[OSError | None]:
         """Make calls that do not depend on each other (syncs of several files), perhaps at once; their outcomes in order."""
-        ...
 
 
 class RealFile:

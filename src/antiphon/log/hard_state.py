@@ -124,9 +124,8 @@ class HardState:
 
     def stage_high_watermark(self, offset: int) -> LogOp:
         """Write a hint for the next start; not synced. Call it now and then, and at a clean stop."""
-        durable = (
-            offset < self.high_watermark
-        )  # the old one would speak against the log that is cut to the new one
+        # The old one would speak against the log that is cut to the new one
+        durable = offset < self.high_watermark
         self.high_watermark = offset
         payload = _HINT.pack(offset, self.led_term) if self.led_term else _OFFSET.pack(offset)
         data = frame(_WATERMARK_MAGIC, VERSION, payload)

@@ -6,6 +6,7 @@ out, so every step can be repeated (after the disk was full) with the same resul
 
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from antiphon.errors import AntiphonError, StorageFailedError
@@ -20,31 +21,19 @@ TRIM: Final = "trim"  # may overtake appends that wait for room
 OTHER: Final = "other"
 
 
+@dataclass(slots=True, eq=False)
 class OpQueue:
     """Operations of one shard, oldest first. Touched by the WAL thread only, except where said."""
 
-    __slots__ = (
-        "blocked",
-        "failed",
-        "first_step",
-        "flush",
-        "flush_interval_s",
-        "name",
-        "ops",
-        "padded_path",
-        "padded_to",
-    )
-
-    def __init__(self, name: str, flush: str = "always", flush_interval_ms: int = 1000) -> None:
-        self.name = name
-        self.flush = flush
-        self.flush_interval_s = flush_interval_ms / 1000  # of `flush = interval`
-        self.ops: deque[LogOp] = deque()
-        self.failed: StorageFailedError | None = None
-        self.blocked = False  # waits for room on the disk
-        self.padded_path = ""  # in this file there are bytes up to `padded_to`: zeros behind the last batch
-        self.padded_to = 0
-        self.first_step: CallStep | None = None  # comes before the first operation that is made (event loop)
+    name: str
+    flush: str = "always"
+    flush_interval_s: float = 1.0  # of `flush = interval`
+    ops: "deque[LogOp]" = field(default_factory=deque)
+    failed: StorageFailedError | None = None
+    blocked: bool = False  # waits for room on the disk
+    padded_path: str = ""  # in this file there are bytes up to `padded_to`: zeros behind the last batch
+    padded_to: int = 0
+    first_step: "CallStep | None" = None  # comes before the first operation that is made (event loop)
 
 
 class WriteStep:

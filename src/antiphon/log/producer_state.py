@@ -52,9 +52,8 @@ NORMAL_WINDOW: Final = 5
 TABLE_WINDOW: Final = 64
 JOB_WINDOW: Final = 4096
 CONTENT_BITS: Final = 16  # of a sequence, in a job's requests to a table: a checksum of the content
-UNDO_BATCHES: Final = (
-    64  # kept beyond the window, so that cutting off a few uncommitted batches needs no reading
-)
+# Kept beyond the window, so that cutting off a few uncommitted batches needs no reading
+UNDO_BATCHES: Final = 64
 PRUNED_FROM: Final = NORMAL_WINDOW + 2 * UNDO_BATCHES  # a list of at most so many is left as it is
 PRODUCERS_MAX: Final = 50_000  # of a shard, jobs aside
 JOBS_MAX: Final = 100_000  # of a shard

@@ -129,9 +129,8 @@ class SegmentScan:
         self.file_bytes = 0
         self.padding_bytes = self.torn_bytes = 0
         self.entries_from = segment.count
-        self.unproven_from = (
-            segment.size_bytes
-        )  # where the batches begin that no index entry says were synced
+        # Where the batches begin that no index entry says were synced
+        self.unproven_from = segment.size_bytes
         self.missing_entries: list[bytes] = []
         self._last_term, self._term_limit = last_term, term_limit
         self._file = disk.open(segment.data_path)

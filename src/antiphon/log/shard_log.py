@@ -116,7 +116,7 @@ class ShardLog:
         """
         made, config, held, damaged = disk.makedirs(path), config or LogConfig(), held or Held(), None
         is_empty, binds = made or not disk.listdir(path), config.flush == "always"
-        state = HardState.load(disk, path, OpQueue(path, config.flush, config.flush_interval_ms), held)
+        state = HardState.load(disk, path, OpQueue(path, config.flush, config.flush_interval_ms / 1000), held)
         limit = recovery.TermLimit(state.term if promises else only_term, is_promise=promises)
         while True:
             found = recovery.recover(disk, path, limit)

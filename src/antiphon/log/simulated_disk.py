@@ -113,9 +113,8 @@ class SimulatedDisk:
         self.crash_after: int | None = None  # crash instead of the call with this number
         self.looks = 0  # calls of all kinds
         self.end_at: int | None = None  # the same, by the number among all calls
-        self.on_end: Callable[[], None] | None = (
-            None  # told at once: what the process does after that is not done
-        )
+        # Told at once: what the process does after that is not done
+        self.on_end: Callable[[], None] | None = None
         self.fail_after: int | None = None  # OSError(fail_errno) from that call on
         self.fail_calls = 1 << 60  # how many calls fail
         self.fail_errno = errno.EIO

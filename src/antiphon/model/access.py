@@ -4,6 +4,7 @@ The names are Kafka's. Clients never receive these records with the rest of the 
 """
 
 import hashlib
+from collections.abc import Iterable, Mapping
 from enum import StrEnum
 from typing import Any, Final
 
@@ -117,6 +118,8 @@ NO_CHANGE: Final = AccessDelta()
 class AccessBook:
     """A copy of all users, lists and quotas, kept up to date. `version` rises with each change.
 
+    `tables` has all three by the kind of what is in them.
+
     `is_known` is False at a node that was just started, until it hears of any metadata: there may be more than is in it.
     """
 
@@ -126,6 +129,7 @@ class AccessBook:
         self.users: dict[str, User] = {}
         self.acls: dict[str, Acl] = {}
         self.quotas: dict[str, Quota] = {}
+        self.tables: dict[str, dict[str, Any]] = {"user": self.users, "acl": self.acls, "quota": self.quotas}
         self._iterations: dict[str, tuple[int, list[int]]] = {}  # by mechanism: as of which version
 
     def iterations(self, mechanism: str) -> list[int]:
@@ -143,9 +147,8 @@ class AccessBook:
             return
         self.is_known |= whole
         if whole:
-            self.users.clear()
-            self.acls.clear()
-            self.quotas.clear()
+            for table in self.tables.values():
+                table.clear()
         for name in delta.gone_users:
             self.users.pop(name, None)
         for key in delta.gone_acls:
@@ -161,20 +164,13 @@ class AccessBook:
         """An independent copy."""
         other = AccessBook()
         other.version = self.version
-        other.users, other.acls, other.quotas = dict(self.users), dict(self.acls), dict(self.quotas)
+        for kind, table in self.tables.items():
+            other.tables[kind].update(table)
         return other
 
-    def whole(self) -> AccessDelta:
-        """Everything, as a delta."""
-        return AccessDelta(
-            users=tuple(self.users.values()),
-            acls=tuple(self.acls.values()),
-            quotas=tuple(self.quotas.values()),
-        )
-
-    def changes(self, names: dict[str, list[str]]) -> AccessDelta:
+    def changes(self, names: Mapping[str, Iterable[str]]) -> AccessDelta:
         """The delta of these users, lists and quotas (both by key), named under `user`, `acl` and `quota`."""
-        users, acls, quotas = names.get("user", []), names.get("acl", []), names.get("quota", [])
+        users, acls, quotas = names.get("user", ()), names.get("acl", ()), names.get("quota", ())
         return AccessDelta(
             users=tuple(self.users[name] for name in users if name in self.users),
             gone_users=tuple(name for name in users if name not in self.users),
@@ -186,15 +182,11 @@ class AccessBook:
 
     def get(self, kind: str, name: str) -> Any:
         """One `user`, `acl` or `quota` (both by their keys), or None."""
-        return self._of(kind).get(name)
-
-    def _of(self, kind: str) -> dict[str, Any]:
-        tables: dict[str, dict[str, Any]] = {"user": self.users, "acl": self.acls, "quota": self.quotas}
-        return tables[kind]
+        return self.tables[kind].get(name)
 
     def put(self, kind: str, name: str, value: Any) -> bool:
         """Set one `user`, `acl` or `quota` (both by their keys); None removes it. False: it was so already."""
-        table = self._of(kind)
+        table = self.tables[kind]
         if value is None:
             table.pop(name, None)
         elif table.get(name) == value:

@@ -5,7 +5,7 @@ from typing import Annotated, Final
 import msgspec
 from msgspec import Meta
 
-from antiphon.model.body import Body
+from antiphon.model.body import Body, OfShard
 from antiphon.model.rows import Row
 from antiphon.model.sessions import HASHES_MAX
 from antiphon.records.attributes import Attributes
@@ -37,20 +37,18 @@ class IndexRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
     row: Row
 
 
-class IndexFind(Body, frozen=True, array_like=True, tag=True):
+class IndexFind(OfShard, frozen=True, array_like=True, tag=True):
     """Find the row whose entry in an index is at, or next to, `secondary`; `comparison` as for `TableGet`."""
 
-    shard_id: int
     index: str
     secondary: bytes
     comparison: int = 0
     include_value: bool = True
 
 
-class IndexScan(Body, frozen=True, array_like=True, tag=True):
+class IndexScan(OfShard, frozen=True, array_like=True, tag=True):
     """Rows by an index: start <= secondary key < end (empty end: to the end), behind the entry `after`, if that is given."""
 
-    shard_id: int
     index: str
     start: bytes
     end: bytes

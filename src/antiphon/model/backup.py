@@ -10,7 +10,7 @@ from typing import Annotated, Final
 import msgspec
 from msgspec import Meta
 
-from antiphon.model.body import Body
+from antiphon.model.body import Body, OfShard
 
 LEASE_MS_MAX: Final = 2_000  # nobody holds a shard for longer, whatever becomes of who asked
 ID_BYTES: Final = 16
@@ -21,15 +21,19 @@ PIECE_BYTES: Final = 1024 * 1024  # of a file of a state, in one answer
 Id = Annotated[bytes, Meta(min_length=ID_BYTES, max_length=ID_BYTES)]
 
 
-class HoldShard(Body, frozen=True, array_like=True, tag=True):
+class OfHold(OfShard, frozen=True, array_like=True, tag=True):
+    """Base of what is asked of a shard that is held."""
+
+    hold_id: Id
+
+
+class HoldShard(OfHold, frozen=True, array_like=True, tag=True):
     """Let nothing be appended for at most `lease_ms`, and answer (`ShardHeld`) where the log ends.
 
     What clients write meanwhile waits in line. `lease_ms` 0 holds nothing, and answers with what is committed: for
     `__cluster`, whose id of a hold is all zeros. The same `hold_id` again is answered again, and makes the lease no longer.
     """
 
-    shard_id: int
-    hold_id: Id
     lease_ms: Annotated[int, Meta(ge=0, le=LEASE_MS_MAX)]
 
 
@@ -45,15 +49,13 @@ class ShardHeld(Body, frozen=True, array_like=True, tag=True):
     deleted_before: int = 0
 
 
-class ConfirmHold(Body, frozen=True, array_like=True, tag=True):
+class ConfirmHold(OfHold, frozen=True, array_like=True, tag=True):
     """Let go, and say (`HoldConfirmed`) that the log did not grow beyond `end`, in this `term`, until this came.
 
     It is answered when leadership was confirmed after it came, and all up to `end` is committed. `not_held`: the lease
     is over, the log has grown, or another node leads.
     """
 
-    shard_id: int
-    hold_id: Id
     end: int
     term: int
 
@@ -64,17 +66,12 @@ class HoldConfirmed(Body, frozen=True, array_like=True, tag=True):
     held_us: int
 
 
-class ReleaseHold(Body, frozen=True, array_like=True, tag=True):
+class ReleaseHold(OfHold, frozen=True, array_like=True, tag=True):
     """Let go; nothing happens where the shard is not held under this id."""
 
-    shard_id: int
-    hold_id: Id
 
-
-class CopyState(Body, frozen=True, array_like=True, tag=True):
+class CopyState(OfShard, frozen=True, array_like=True, tag=True):
     """Have the leader copy the committed state that its log continues from: of a table its store; and the producers."""
-
-    shard_id: int
 
 
 class StateFile(msgspec.Struct, frozen=True, array_like=True):
@@ -94,19 +91,17 @@ class StateCopied(Body, frozen=True, array_like=True, tag=True):
     files: Annotated[tuple[StateFile, ...], Meta(max_length=STATE_FILES_MAX)]
 
 
-class ReadState(Body, frozen=True, array_like=True, tag=True):
+class ReadState(OfShard, frozen=True, array_like=True, tag=True):
     """Read a piece of a file of a copied state; the bytes are the payload of the answer, `Done`."""
 
-    shard_id: int
     copy_id: Id
     file: Annotated[int, Meta(ge=0)]
     position: Annotated[int, Meta(ge=0)]
 
 
-class DropState(Body, frozen=True, array_like=True, tag=True):
+class DropState(OfShard, frozen=True, array_like=True, tag=True):
     """The copy was read; nothing happens where there is none."""
 
-    shard_id: int
     copy_id: Id
 
 

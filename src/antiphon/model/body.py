@@ -11,6 +11,12 @@ class Body(msgspec.Struct, frozen=True, array_like=True, tag=True):
     """Base of all requests and replies."""
 
 
+class OfShard(Body, frozen=True, array_like=True, tag=True):
+    """Base of what is asked of one shard, or told of it."""
+
+    shard_id: int
+
+
 ReplyT = TypeVar("ReplyT", bound=Body)
 
 

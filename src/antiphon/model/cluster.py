@@ -18,7 +18,7 @@ import msgspec
 from msgspec import Meta
 
 from antiphon.model.access import NO_CHANGE, AccessBook, AccessDelta
-from antiphon.model.body import Body
+from antiphon.model.body import Body, OfShard
 from antiphon.model.client_metrics import Subscription, put_subscription
 from antiphon.model.metadata import ABSENT_NODE, ClusterMeta, NodeMeta, Recovery, ShardMeta, TopicMeta
 from antiphon.model.node_settings import NodeSettings, put_entry
@@ -94,9 +94,8 @@ class Register(Body, frozen=True, array_like=True, tag=True):
     cluster_id: str
     node: NodeMeta
     known_version: int = -1
-    history: int = (
-        -1
-    )  # the term that its replica of `__cluster` promised, where that has entries; -1: it has none
+    # The term that its replica of `__cluster` promised, where that has entries; -1: it has none
+    history: int = -1
 
 
 class Heartbeat(Body, frozen=True, array_like=True, tag=True):
@@ -122,14 +121,13 @@ class HeartbeatReply(Body, frozen=True, array_like=True, tag=True):
     delta: MetadataDelta | None = None
 
 
-class EndTransaction(Body, frozen=True, array_like=True, tag=True):
+class EndTransaction(OfShard, frozen=True, array_like=True, tag=True):
     """A coordinator of transactions to the leader of a shard: append the marker that ends this one, and say where it is.
 
     `epoch`: the marker's, from which on the producer may write. `number`: of the transaction; a marker whose number is not
     above the last one of its producer is not appended again. Answered by `TransactionEnded` once it is committed.
     """
 
-    shard_id: int
     producer_id: int
     epoch: int
     number: int
@@ -156,13 +154,12 @@ class ProducerIdBlock(Body, frozen=True, array_like=True, tag=True):
     count: int
 
 
-class DeleteBefore(Body, frozen=True, array_like=True, tag=True):
+class DeleteBefore(OfShard, frozen=True, array_like=True, tag=True):
     """The leader of a shard in this term asks that records before an offset, which is settled, are shown to nobody again.
 
     Answered by `CommandDone`, once every later leader of the shard will know.
     """
 
-    shard_id: int
     term: int
     before: int
 
@@ -184,10 +181,9 @@ class SplitStep(StrEnum):
     LOST = "lost"  # parent: the freeze at `frozen_at` is over, and was not followed by a release
 
 
-class SplitReport(Body, frozen=True, array_like=True, tag=True):
+class SplitReport(OfShard, frozen=True, array_like=True, tag=True):
     """`shard_id` is the child's, `term` that in which the sender leads its shard. Repeated until the phase has changed."""
 
-    shard_id: int
     term: int
     step: SplitStep
     frozen_at: int = -1

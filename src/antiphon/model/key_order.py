@@ -5,7 +5,7 @@ from typing import Annotated, Final
 import msgspec
 from msgspec import Meta
 
-from antiphon.model.body import Body
+from antiphon.model.body import Body, OfShard
 from antiphon.model.sessions import HASHES_MAX
 
 KEYS_MAX: Final = 1_000  # of one request
@@ -20,23 +20,21 @@ class DeleteOrdered(
     end: bytes
 
 
-class OrderedFind(Body, frozen=True, array_like=True, tag=True):
+class OrderedFind(OfShard, frozen=True, array_like=True, tag=True):
     """Find the rows next to keys in that order: 1 floor, 2 ceiling, 3 lower, 4 higher. Answered by `TableRows`."""
 
-    shard_id: int
     keys: Annotated[tuple[bytes, ...], Meta(max_length=KEYS_MAX)]
     comparison: int
     include_value: bool = True
     hashes: Annotated[tuple[int, ...], Meta(max_length=HASHES_MAX)] = ()
 
 
-class OrderedScan(Body, frozen=True, array_like=True, tag=True):
+class OrderedScan(OfShard, frozen=True, array_like=True, tag=True):
     """Rows from `start` to before `end` in that order (empty: to the end), behind the key `after` if that is given.
 
     At most `limit` rows and ~2 MiB a reply: `TableRows`, or `OrderedKeys` with `keys_only`.
     """
 
-    shard_id: int
     start: bytes
     end: bytes
     after: bytes | None = None

@@ -4,18 +4,17 @@ from typing import Annotated, NamedTuple
 
 from msgspec import Meta
 
-from antiphon.model.body import Body
+from antiphon.model.body import OfShard
 from antiphon.model.requests import OPS_MAX
 
 
-class LoadRows(Body, frozen=True, array_like=True, tag=True):
+class LoadRows(OfShard, frozen=True, array_like=True, tag=True):
     """Put or remove the rows of the payload (`records.packed_rows`) as one entry, in their order and without conditions.
 
     Answered with `Appended`, of which both offsets are -1 where all were removals of keys that are not there. Producer and
     sequence as for `TableWrite`, and so is `bulk`: the sender can wait.
     """
 
-    shard_id: int
     rows: Annotated[int, Meta(ge=1, le=OPS_MAX)]
     producer_id: int = -1
     producer_epoch: int = -1

@@ -56,9 +56,8 @@ class NodeMeta(msgspec.Struct, frozen=True, array_like=True):
     draining: bool = False  # an operator wants its replicas elsewhere; it gets no new ones
     peer: str = ""  # for other nodes; empty: they use `native`
     rack: str = ""  # where it stands; empty: nobody said
-    reads: int = (
-        3  # newest format of records of `__cluster` that it reads; programs that do not say so read this one
-    )
+    # Newest format of records of `__cluster` that it reads; programs that do not say so read this one
+    reads: int = 3
 
 
 class Split(msgspec.Struct, frozen=True, array_like=True):

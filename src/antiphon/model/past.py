@@ -47,15 +47,12 @@ class PastSource(Protocol):
 
     async def bounds(self) -> Bounds:
         """As they are now."""
-        ...
 
     def log(self, start: int, end: int) -> AsyncIterator[memoryview]:
         """Whole batches from the one that holds `start`, up to `end`, also of transactions that were aborted or are open."""
-        ...
 
     async def now(self) -> Iterable[Row]:
         """The rows as they are now, of those that are wanted."""
-        ...
 
 
 class Wanted(NamedTuple):

@@ -34,9 +34,8 @@ OF_CLIENTS: Final = (
 OF_USERS: Final = (*OF_CLIENTS, CONNECTIONS)  # whatever their programs call themselves
 OF_ADDRESSES: Final = (CONNECTION_CREATION_RATE,)
 LIMITS: Final = (*OF_CLIENTS, *OF_ADDRESSES, CONNECTIONS)
-WHOLE: Final = frozenset(
-    {PRODUCER_BYTE_RATE, CONSUMER_BYTE_RATE, CONNECTION_CREATION_RATE, CONNECTIONS}
-)  # no fractions
+# No fractions
+WHOLE: Final = frozenset({PRODUCER_BYTE_RATE, CONSUMER_BYTE_RATE, CONNECTION_CREATION_RATE, CONNECTIONS})
 
 
 class Quota(msgspec.Struct, frozen=True, array_like=True):

@@ -13,7 +13,7 @@ from msgspec import Meta
 from antiphon.errors import AntiphonError, from_wire
 from antiphon.model.access import ACLS_MAX, Acl, Credential
 from antiphon.model.attributes import PutAttributed
-from antiphon.model.body import Body
+from antiphon.model.body import Body, OfShard
 from antiphon.model.client_metrics import AlterSubscription
 from antiphon.model.counters import Counters
 from antiphon.model.findings import Finding, ScrubStatus
@@ -149,17 +149,15 @@ class AlterTopic(Body, frozen=True, array_like=True, tag=True):
     placement: Placement = ()  # of the shards that are added
 
 
-class ElectLeader(Body, frozen=True, array_like=True, tag=True):
+class ElectLeader(OfShard, frozen=True, array_like=True, tag=True):
     """Fence the shard and elect anew; `node` -1: whoever has the best log."""
 
-    shard_id: int
     node: int = -1
 
 
-class MoveReplica(Body, frozen=True, array_like=True, tag=True):
+class MoveReplica(OfShard, frozen=True, array_like=True, tag=True):
     """Replace one member of a shard by another node: it gets the log first, and counts when it has caught up."""
 
-    shard_id: int
     from_node: int
     to_node: int
 
@@ -194,10 +192,9 @@ class Rebalance(Body, frozen=True, array_like=True, tag=True):
     leaders_only: bool = False
 
 
-class SplitShard(Body, frozen=True, array_like=True, tag=True):
+class SplitShard(OfShard, frozen=True, array_like=True, tag=True):
     """Split a shard of a table: the upper half of its hashes, or those from `at` on, go to a new shard."""
 
-    shard_id: int
     at: int = -1
 
 
@@ -277,21 +274,19 @@ class StatusReply(Body, frozen=True, array_like=True, tag=True):
     counters: Counters | None = None
     metadata_version: int = -1  # -1: none yet, or from a version that does not tell
     events: tuple[tuple[int, str, str, str], ...] = ()  # as `antiphon.model.events.Event`, the oldest first
-    formats: tuple[
-        tuple[str, int, int], ...
-    ] = ()  # name, written, read up to; none: from a version that does not tell
+    # Name, written, read up to; none: from a version that does not tell
+    formats: tuple[tuple[str, int, int], ...] = ()
 
 
 # -- logs ---------------------------------------------------------------------------------------------------------
 
 
-class AppendBatch(Body, frozen=True, array_like=True, tag=True):
+class AppendBatch(OfShard, frozen=True, array_like=True, tag=True):
     """Append the payload, one RecordBatch v2, at `expected_offset` or nowhere (KIP-27); `transactional_id`: it is a part.
 
     `internal`: a job of the cluster's own writes to an internal topic (`antiphon.model.internal`), here and below.
     """
 
-    shard_id: int
     expected_offset: int | None = None
     timeout_ms: int = 30_000
     internal: bool = False
@@ -307,14 +302,13 @@ class Appended(Body, frozen=True, array_like=True, tag=True):
     duplicate: bool = False
 
 
-class Fetch(Body, frozen=True, array_like=True, tag=True):
+class Fetch(OfShard, frozen=True, array_like=True, tag=True):
     """Read whole batches from `offset`; waits up to `wait_ms` for the first one.
 
     Isolation: committed (also by transactions), read_uncommitted (by the log alone), uncommitted, replica, follower (any
     replica's committed log), replica_committed, follower_committed, or empty: the topic's default (C7).
     """
 
-    shard_id: int
     offset: int
     max_bytes: int = 1_048_576
     wait_ms: int = 0
@@ -332,10 +326,9 @@ class Fetched(Body, frozen=True, array_like=True, tag=True):
     aborted: tuple[tuple[int, int, int], ...] = ()
 
 
-class ListOffset(Body, frozen=True, array_like=True, tag=True):
+class ListOffset(OfShard, frozen=True, array_like=True, tag=True):
     """First offset whose timestamp is at least `timestamp_ms`; -1: the high watermark; -2: the log start."""
 
-    shard_id: int
     timestamp_ms: int
 
 
@@ -352,10 +345,9 @@ class OffsetReply(Body, frozen=True, array_like=True, tag=True):
     deleted_before: int = 0
 
 
-class TrimShard(Body, frozen=True, array_like=True, tag=True):
+class TrimShard(OfShard, frozen=True, array_like=True, tag=True):
     """Let the asked node's own replica begin later: at the batch that holds `before`, or where that is not settled yet."""
 
-    shard_id: int
     before: int
     internal: bool = False
 
@@ -403,7 +395,7 @@ class Check(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=3, forbi
 TableOp = Put | Delete | DeleteRange | Check | PutEphemeral | PutAttributed | DeleteOrdered
 
 
-class TableWrite(Body, frozen=True, array_like=True, tag=True):
+class TableWrite(OfShard, frozen=True, array_like=True, tag=True):
     """Apply the operations in order as one entry. A refused operation does not refuse the others, unless `atomic`.
 
     `sequence` rises by any amount for each new request of a producer to a shard; a repeat of one of the last requests
@@ -414,7 +406,6 @@ class TableWrite(Body, frozen=True, array_like=True, tag=True):
     answer yet (-1: none): the shard refuses with `not_ready` what would overtake it (`partition.write_order`).
     """
 
-    shard_id: int
     ops: Annotated[tuple[TableOp, ...], Meta(max_length=OPS_MAX)]
     producer_id: int = -1
     producer_epoch: int = -1
@@ -453,13 +444,12 @@ class TableWritten(Body, frozen=True, array_like=True, tag=True):
     offset: int
 
 
-class TableGet(Body, frozen=True, array_like=True, tag=True):
+class TableGet(OfShard, frozen=True, array_like=True, tag=True):
     """Read keys. Consistency: linearizable (default), leader (no round to the others), local (any replica, stale).
 
     `comparison`: 0 equal, 1 floor, 2 ceiling, 3 lower, 4 higher.
     """
 
-    shard_id: int
     keys: Annotated[tuple[bytes, ...], Meta(max_length=GET_KEYS_MAX)]
     consistency: str = "linearizable"
     comparison: int = 0
@@ -475,10 +465,9 @@ class TableRows(Body, frozen=True, array_like=True, tag=True):
     more: bool = False
 
 
-class TableScan(Body, frozen=True, array_like=True, tag=True):
+class TableScan(OfShard, frozen=True, array_like=True, tag=True):
     """Rows with start <= key < end (empty end: to the end) in byte order, at most `limit` rows and ~2 MiB a reply."""
 
-    shard_id: int
     start: bytes
     end: bytes
     limit: int = 1000

@@ -9,4 +9,3 @@ class Sender(Protocol):
     @property
     def is_gone(self) -> bool:
         """Has it hung up? What has not begun is then for nobody."""
-        ...

@@ -5,7 +5,7 @@ from typing import Annotated, Final
 import msgspec
 from msgspec import Meta
 
-from antiphon.model.body import Body
+from antiphon.model.body import Body, OfShard
 
 LISTED_MAX: Final = 500  # sessions of one answer
 HASHES_MAX: Final = 16  # numbers that a request may name as the hashes of a shard
@@ -23,46 +23,42 @@ class PutEphemeral(msgspec.Struct, frozen=True, array_like=True, gc=False, forbi
     expected_version: int | None = None
 
 
-class OpenSession(Body, frozen=True, array_like=True, tag=True):
+class OpenSession(OfShard, frozen=True, array_like=True, tag=True):
     """Open a session in a shard of a table: `Done`, also where it is open already with the same time-out.
 
     The sender draws `session_id`, at random from 1 to 2^63 - 1, and opens the session in each shard in which it puts rows.
     `hashes` is the range of key hashes that it takes for this shard's, where the table was ever split.
     """
 
-    shard_id: int
     session_id: int
     timeout_ms: int
     hashes: Annotated[tuple[int, ...], Meta(max_length=HASHES_MAX)] = ()
     wait_ms: int = 10_000
 
 
-class KeepSession(Body, frozen=True, array_like=True, tag=True):
+class KnownSession(OfShard, frozen=True, array_like=True, tag=True):
+    """Base of what is asked of a session that is taken for open."""
+
+    session_id: int
+    hashes: Annotated[tuple[int, ...], Meta(max_length=HASHES_MAX)] = ()
+    wait_ms: int = 10_000
+
+
+class KeepSession(KnownSession, frozen=True, array_like=True, tag=True):
     """A sign of life. `Done`: the session is open, and does not expire within its time-out from when this was sent.
 
     `session_not_found`: it has ended. `hashes` as for `OpenSession`: the shard refuses with `wrong_shard` when it has fewer,
     for the session has to be kept in the shard that has the others, too.
     """
 
-    shard_id: int
-    session_id: int
-    hashes: Annotated[tuple[int, ...], Meta(max_length=HASHES_MAX)] = ()
-    wait_ms: int = 10_000
 
-
-class CloseSession(Body, frozen=True, array_like=True, tag=True):
+class CloseSession(KnownSession, frozen=True, array_like=True, tag=True):
     """End a session in a shard now; its rows are removed. `session_not_found` if it is not open. `hashes` as above."""
 
-    shard_id: int
-    session_id: int
-    hashes: Annotated[tuple[int, ...], Meta(max_length=HASHES_MAX)] = ()
-    wait_ms: int = 10_000
 
-
-class ListSessions(Body, frozen=True, array_like=True, tag=True):
+class ListSessions(OfShard, frozen=True, array_like=True, tag=True):
     """The sessions that are open in a shard of a table, in the order of their ids: at most `limit`, after `after`."""
 
-    shard_id: int
     after: Annotated[int, Meta(ge=0)] = 0
     limit: Annotated[int, Meta(ge=1, le=LISTED_MAX)] = LISTED_MAX
 

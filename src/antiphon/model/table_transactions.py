@@ -5,7 +5,7 @@ from typing import Annotated, Final
 import msgspec
 from msgspec import Meta
 
-from antiphon.model.body import Body
+from antiphon.model.body import Body, OfShard
 from antiphon.model.requests import Check, Delete, Put
 from antiphon.model.rows import Row
 from antiphon.model.sessions import HASHES_MAX
@@ -20,13 +20,12 @@ SEQUENCE_MAX: Final = (1 << 31) - 1
 PreparedOp = Put | Delete | Check
 
 
-class ReadKeys(Body, frozen=True, array_like=True, tag=True):
+class ReadKeys(OfShard, frozen=True, array_like=True, tag=True):
     """Read keys, linearizably, for a transaction that says at its commit what it has read.
 
     `key_locked` while one of them belongs to a transaction that is about to end.
     """
 
-    shard_id: int
     keys: Annotated[tuple[bytes, ...], Meta(min_length=1, max_length=READS_MAX)]
 
 
@@ -45,14 +44,13 @@ class ReadKey(msgspec.Struct, frozen=True, array_like=True, gc=False, forbid_unk
     position: int = -1
 
 
-class CheckReads(Body, frozen=True, array_like=True, tag=True):
+class CheckReads(OfShard, frozen=True, array_like=True, tag=True):
     """Is what was read still so? Asked when all that the transaction changes is prepared; answered with `ReadsChecked`.
 
     A key that was not there must not have come and gone meanwhile. `key_locked` where another transaction is about to change
     one of the keys.
     """
 
-    shard_id: int
     reads: Annotated[tuple[ReadKey, ...], Meta(min_length=1, max_length=READS_MAX)]
 
 
@@ -62,7 +60,7 @@ class ReadsChecked(Body, frozen=True, array_like=True, tag=True):
     changed: tuple[tuple[int, int], ...]
 
 
-class PrepareWrite(Body, frozen=True, array_like=True, tag=True):
+class PrepareWrite(OfShard, frozen=True, array_like=True, tag=True):
     """Judge all operations of a transaction on this shard, and prepare their effects, all or nothing; `TableWritten`.
 
     The shard has joined the transaction. Its effects become rows with the transaction's commit, and their keys are locked
@@ -70,7 +68,6 @@ class PrepareWrite(Body, frozen=True, array_like=True, tag=True):
     keys. A repeat with the same epoch and sequence is answered with its first outcome. `hashes` as for `TableWrite`.
     """
 
-    shard_id: int
     transactional_id: Name
     producer_id: Annotated[int, Meta(ge=0, le=PRODUCER_ID_MAX)]
     producer_epoch: Annotated[int, Meta(ge=0, le=EPOCH_MAX)]

@@ -86,22 +86,24 @@ class InitializedProducer(Body, frozen=True, array_like=True, tag=True):
     producer_epoch: int
 
 
-class JoinTransaction(Body, frozen=True, array_like=True, tag=True):
-    """The producer's transaction is to reach these shards and groups; the first such request begins it."""
+class OfTransaction(Body, frozen=True, array_like=True, tag=True):
+    """Base of what a producer asks in its transaction."""
 
     transactional_id: Name
     producer_id: int
     producer_epoch: int
+
+
+class JoinTransaction(OfTransaction, frozen=True, array_like=True, tag=True):
+    """The producer's transaction is to reach these shards and groups; the first such request begins it."""
+
     shards: Annotated[tuple[int, ...], Meta(max_length=SHARDS_MAX)] = ()
     groups: Annotated[tuple[Name, ...], Meta(max_length=SHARDS_MAX)] = ()
 
 
-class FinishTransaction(Body, frozen=True, array_like=True, tag=True):
+class FinishTransaction(OfTransaction, frozen=True, array_like=True, tag=True):
     """Commit, or abort. Answered by `Done` when that is decided for good; a repeat is answered alike."""
 
-    transactional_id: Name
-    producer_id: int
-    producer_epoch: int
     commit: bool
 
 
@@ -114,12 +116,9 @@ class OffsetOf(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fiel
     metadata: Annotated[str, Meta(max_length=TEXT_MAX)] = ""
 
 
-class SendOffsets(Body, frozen=True, array_like=True, tag=True):
+class SendOffsets(OfTransaction, frozen=True, array_like=True, tag=True):
     """Offsets that become a group's with the transaction, which the group has joined. Asked of the group's coordinator."""
 
-    transactional_id: Name
-    producer_id: int
-    producer_epoch: int
     group: Name
     offsets: Annotated[tuple[OffsetOf, ...], Meta(max_length=OFFSETS_MAX)]
 

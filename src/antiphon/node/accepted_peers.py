@@ -35,37 +35,29 @@ class PeerFrames(Protocol):
 
     def heard_of(self, node_id: int) -> None:
         """A node has just connected: it can be reached again."""
-        ...
 
     def deliver(self, sender: int, message: ReplicaMessage) -> None:
         """A replica message arrived."""
-        ...
 
     def metadata_pushed(self, delta: MetadataDelta) -> None:
         """The coordinator sent a change of the metadata."""
-        ...
 
     def coordinator_request(self, sender: int, body: Any, answered: Callable[[Any], None]) -> None:
         """A node asks this one as the coordinator."""
-        ...
 
     def end_transaction(self, body: EndTransaction, answered: Callable[[Any], None]) -> None:
         """A coordinator of transactions wants a marker in a shard."""
-        ...
 
     def question(self, body: Any, answered: Callable[[Any], None]) -> None:
         """A node asks what a listener here answers."""
-        ...
 
     def snapshot_received(
         self, sender: int, body: Any, payload: memoryview, answered: Callable[[Any], None]
     ) -> None:
         """A leader sends a part of a snapshot."""
-        ...
 
     def peer_drained(self, node_id: int) -> None:
         """A connection to the node was congested and is no more."""
-        ...
 
 
 class AcceptedPeer:

@@ -65,15 +65,12 @@ class AgentNode(NodeContext, Protocol):
 
     def meta(self) -> "NodeMeta":
         """The node as others should know it."""
-        ...
 
     def metadata_changed(self) -> None:
         """The metadata moved on: follow it."""
-        ...
 
     def registered(self) -> None:
         """The coordinator counts on this node: open what waited for that."""
-        ...
 
 
 class ClusterAgent:
@@ -129,9 +126,8 @@ class ClusterAgent:
             self._in_vain = (host.state.term, host.replica.leader)
         self._hint = leader if isinstance(leader, int) and leader >= 0 else None
         if self._hint is not None and isinstance(address := error.details.get("address"), str):
-            self._node.network.meet(
-                self._hint, address
-            )  # the voters may be others than this node has heard of
+            # The voters may be others than this node has heard of
+            self._node.network.meet(self._hint, address)
         if self._hint is None:
             self._failed_attempts += 1
 

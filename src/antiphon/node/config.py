@@ -5,7 +5,7 @@ that were chosen together and are checked together: a node that misses a few hea
 """
 
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
@@ -17,6 +17,7 @@ from antiphon.coordination.checkpoints import CheckpointRule
 from antiphon.coordination.profiles import PROFILES
 from antiphon.errors import UNDECODABLE, InvalidRequestError, NewerFormatError
 from antiphon.model.metadata import SHARDS_MAX
+from antiphon.model.node_settings import LOG_LEVELS
 from antiphon.records.intake import DEFAULT as VALIDATION_DEFAULT
 from antiphon.records.intake import VALIDATIONS
 from antiphon.security.private_files import replace_text
@@ -26,9 +27,15 @@ CONFIG_FILE: Final = "node.toml"
 CONFIG_FORMAT: Final = 1
 CLUSTER_VOTERS_MAX: Final = 3
 _AGAIN: Final = "correct the file, or restore it: `antiphon up` writes one where there is none"
-DIALS: Final = ("each", "leader", "follower")
 RACK_MAX: Final = 249
-LOG_LEVELS: Final = ("debug", "info", "warning", "error")
+CHOICES: Final[dict[str, Collection[str]]] = {
+    "flush": ("always", "interval", "os"),
+    "record_validation": VALIDATIONS,
+    "profile": PROFILES,
+    "dial": ("each", "leader", "follower"),
+    "log_level": LOG_LEVELS,
+}
+"""What settings may be that are one of a few words."""
 
 Port = Annotated[int, Meta(ge=-1, le=65_535)]
 PositiveMs = Annotated[int, Meta(ge=1, le=3_600_000)]
@@ -67,13 +74,11 @@ class Timings(msgspec.Struct, forbid_unknown_fields=True):
     node_dead: PositiveMs = 900  # silence after which the coordinator gives a node up
     election_min: PositiveMs = 500  # `__cluster`: silence of the leader, drawn between the two
     election_max: PositiveMs = 1000
-    founding: Annotated[int, Meta(ge=0, le=3_600_000)] = (
-        50  # before there was any leader, and before a node has joined, it tries again so often; 0: as later
-    )
+    # before there was any leader, and before a node has joined, it tries again so often; 0: as later
+    founding: Annotated[int, Meta(ge=0, le=3_600_000)] = 50
     reconnect_max: PositiveMs = 500
-    ready_wait: PositiveMs = (
-        15_000  # how long a start waits for the rest of the cluster before it says "ready" anyway
-    )
+    # how long a start waits for the rest of the cluster before it says "ready" anyway
+    ready_wait: PositiveMs = 15_000
     checkpoint: PositiveMs = 2000  # how often high watermarks are noted on disk
     retention_check: PositiveMs = 30_000
     bulk_commit: PositiveMs = 10  # what a bulk write may take before such writes are let through more slowly
@@ -90,28 +95,24 @@ class Limits(msgspec.Struct, forbid_unknown_fields=True):
     peer_write: PositiveBytes = 16 * 1024 * 1024  # waiting to be sent to one node
     requests_per_connection: Annotated[int, Meta(ge=1)] = 4096
     connections: Annotated[int, Meta(ge=16)] = 10_000  # native connections, other nodes' included
-    address_share: Annotated[float, Meta(gt=0, le=1)] = (
-        0.5  # of a listener's connections, at most for one address
-    )
+    # of a listener's connections, at most for one address
+    address_share: Annotated[float, Meta(gt=0, le=1)] = 0.5
     memory: PositiveBytes = 128 * 1024 * 1024  # what clients send, what is under work, what they do not read
     kafka_memory: PositiveBytes = 96 * 1024 * 1024  # of that, at most for each listener
     native_memory: PositiveBytes = 96 * 1024 * 1024
     http_memory: PositiveBytes = 16 * 1024 * 1024
     oxia_memory: PositiveBytes = 96 * 1024 * 1024
     connection_memory: PositiveBytes = 32 * 1024 * 1024  # and for one connection, or one larger request
-    archive_memory: Annotated[int, Meta(ge=0, le=1 << 40)] = (
-        64 * 1024 * 1024
-    )  # of archived records; 0: none are served
-    disk_reserve: Annotated[int, Meta(ge=0, le=1 << 40)] = (
-        8 * 1024 * 1024
-    )  # kept free for votes and elections
+    # of archived records; 0: none are served
+    archive_memory: Annotated[int, Meta(ge=0, le=1 << 40)] = 64 * 1024 * 1024
+    # kept free for votes and elections
+    disk_reserve: Annotated[int, Meta(ge=0, le=1 << 40)] = 8 * 1024 * 1024
     producers: Count = 1_000_000  # that all replicas of the node remember before it refuses new ones
     bulk_floor: PositiveBytes = 256 * 1024  # bytes of bulk writes a second that are let through in any case
     bulk_ceiling: PositiveBytes = 1 << 30  # and at most
     topics_on_demand: Count = 2_000  # of the cluster, above which none is made because a client asks for it
-    topics: Count = (
-        10_000  # of the cluster, tables included; what belongs to the cluster itself is never refused
-    )
+    # of the cluster, tables included; what belongs to the cluster itself is never refused
+    topics: Count = 10_000
     partitions: Count = 100_000  # of all of them
     node_replicas: Count = 20_000  # that one node is to hold
     request_partitions: Count = 10_000  # that one request may make
@@ -150,9 +151,8 @@ class ConsumerGroups(msgspec.Struct, forbid_unknown_fields=True):
     heartbeat_interval_ms: Annotated[int, Meta(ge=10, le=2**31 - 1)] = 5_000
     session_timeout_ms: Annotated[int, Meta(ge=100, le=2**31 - 1)] = 45_000
     max_size: Annotated[int, Meta(ge=1, le=10_000)] = 1_000
-    offsets_retention_ms: Annotated[int, Meta(ge=-1, le=10 * 365 * 86_400_000)] = (
-        7 * 86_400_000
-    )  # -1: for ever
+    # -1: for ever
+    offsets_retention_ms: Annotated[int, Meta(ge=-1, le=10 * 365 * 86_400_000)] = 7 * 86_400_000
     offsets_retention_check_interval_ms: Annotated[int, Meta(ge=1, le=2**31 - 1)] = 600_000
     migration_policy: Literal["disabled", "upgrade", "downgrade", "bidirectional"] = "bidirectional"
 
@@ -224,22 +224,19 @@ class NodeConfig(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     format: int = CONFIG_FORMAT
     listen_host: str = "127.0.0.1"
     advertised_host: str = ""  # what others are told; empty: listen_host
-    rack: Annotated[str, Meta(max_length=RACK_MAX)] = (
-        ""  # where it stands: Kafka's clients read from a replica near them
-    )
+    # where it stands: Kafka's clients read from a replica near them
+    rack: Annotated[str, Meta(max_length=RACK_MAX)] = ""
     bootstrap: bool = False  # this start founds a cluster; said once, so never saved
     profile: str = "oxia"  # of the first table, and of topics that name none
     flush: str = "always"  # always | interval | os
     flush_interval_ms: PositiveMs = 100
-    record_validation: str = (
-        VALIDATION_DEFAULT  # full | uncompressed | shallow: how far a client's batch is looked at
-    )
+    # full | uncompressed | shallow: how far a client's batch is looked at
+    record_validation: str = VALIDATION_DEFAULT
     table_log_bytes: Annotated[int, Meta(ge=-1, le=1 << 50)] = -1  # of each shard of a table; -1: no limit
     log_level: str = "info"
     auto_create_topics: bool = True
-    num_partitions: Annotated[int, Meta(ge=1, le=SHARDS_MAX)] = (
-        1  # of topics that Kafka's clients make without a number
-    )
+    # of topics that Kafka's clients make without a number
+    num_partitions: Annotated[int, Meta(ge=1, le=SHARDS_MAX)] = 1
     dial: str = "each"  # each | leader | follower: over whose connection a shard's Append and Ack travel (C3)
     ports: Ports = msgspec.field(default_factory=Ports)
     timings: Timings = msgspec.field(default_factory=Timings)
@@ -275,20 +272,10 @@ def check_config(config: NodeConfig) -> NodeConfig:
             "start the node with the newer antiphon that wrote it"
         )
     _check_members(config.nodes)
-    if config.flush not in {"always", "interval", "os"}:
-        raise InvalidRequestError(f"flush must be always, interval or os, not {config.flush!r}")
-    if config.record_validation not in VALIDATIONS:
-        raise InvalidRequestError(
-            f"record_validation must be {' or '.join(VALIDATIONS)}, not {config.record_validation!r}"
-        )
-    if config.profile not in PROFILES:
-        raise InvalidRequestError(f"profile must be {' or '.join(PROFILES)}, not {config.profile!r}")
-    if config.dial not in DIALS:
-        raise InvalidRequestError(f"dial must be {' or '.join(DIALS)}, not {config.dial!r}")
-    if config.log_level not in LOG_LEVELS:
-        raise InvalidRequestError(
-            f"log_level must be one of {', '.join(LOG_LEVELS)}, not {config.log_level!r}"
-        )
+    for name, known in CHOICES.items():
+        found = getattr(config, name)
+        if found not in known:
+            raise InvalidRequestError(f"{name} must be {' or '.join(known)}, not {found!r}")
     check_security(config.security)
     _check_peer_port(config)
     timings = config.timings

@@ -42,39 +42,30 @@ class NodeContext(Protocol):
     @property
     def voters(self) -> "KnownVoters":
         """Who holds `__cluster`, as far as is known here."""
-        ...
 
     @property
     def metrics(self) -> "NodeMetrics":
         """What is counted."""
-        ...
 
     @property
     def turn(self) -> "Turn":
         """Work at the end of the event loop's turn."""
-        ...
 
     @property
     def view(self) -> "LocalView":
         """The metadata as it is kept here."""
-        ...
 
     def now_s(self) -> float:
         """The event loop's clock."""
-        ...
 
     def spawn(self, work: Coroutine[Any, Any, Any]) -> "asyncio.Task[Any]":
         """Run a rare piece of work in a task that ends with the node."""
-        ...
 
     def link(self, node_id: int) -> "PeerLink":
         """The connection to another node; UnavailableError for one that is not known."""
-        ...
 
     def lost_peers(self) -> list[int]:
         """Nodes that are not reached now."""
-        ...
 
     def ask_coordinator(self, node_id: int, body: Any, answered: Callable[[Any], None]) -> None:
         """Send a request to the node that is believed to coordinate."""
-        ...

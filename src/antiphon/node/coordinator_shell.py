@@ -36,7 +36,6 @@ from antiphon.errors import (
 )
 from antiphon.invariants import InvariantError
 from antiphon.log.disk import NO_DESCRIPTORS
-from antiphon.log.shard_log import ShardLog
 from antiphon.model.cluster import (
     Command,
     CommandDone,
@@ -83,24 +82,29 @@ class CoordinatorNode(NodeContext, Protocol):
 
     def send_message(self, to: int, message: ReplicaMessage) -> None:
         """Send a replica message to a node, this one included."""
-        ...
 
     def metadata_pushed(self, delta: MetadataDelta) -> None:
         """Give this node itself a change of the metadata."""
-        ...
 
 
 class CoordinatorShell:
-    """See the module's text. Made by the node for its replica of `__cluster`; follows it as its `CommitObserver`."""
+    """See the module's text. Made by the node for its replica of `__cluster`; follows it as its `CommitObserver`.
+
+    Attributes:
+        log: of `__cluster` here.
+        metadata: the fold of what is committed.
+        coordinator: where this node coordinates the cluster now; None elsewhere.
+    """
 
     def __init__(self, node: CoordinatorNode, host: Partition) -> None:
         self._node = node
         self._host = host
+        self.log = host.log
         self.config = coordinator_config(node.config)
         self._log = structlog.get_logger().bind(part="coordinator")
-        self._metadata = MetadataFold(host.log.log_start, node.metrics)
+        self.metadata = MetadataFold(host.log.log_start, node.metrics)
         self._trim = MetadataTrim(host, node.loop)
-        self._coordinator: Coordinator | None = None
+        self.coordinator: Coordinator | None = None
         self._proposed: deque[tuple[int, int]] = deque()  # (end in the log, token), of the coordinator
         self._abandoned_end = 0  # proposals of a coordinator that broke down end here
         self._followers: LiveSet | None = None  # as this replica reported last
@@ -121,27 +125,12 @@ class CoordinatorShell:
     @property
     def state(self) -> ClusterState:
         """The metadata as it is committed; older, while a log that begins above what was folded is not whole yet."""
-        return self._metadata.state
-
-    @property
-    def log(self) -> ShardLog:
-        """The log of `__cluster` here."""
-        return self._host.log
-
-    @property
-    def checkpoint_ms(self) -> int:
-        """When the newest checkpoint was closed, ms since 1970; 0: none was met."""
-        return self._metadata.checkpoint_ms
+        return self.metadata.state
 
     @property
     def is_active(self) -> bool:
         """Does this node coordinate the cluster now?"""
-        return self._coordinator is not None
-
-    @property
-    def coordinator(self) -> Coordinator | None:
-        """The coordinator, where there is one."""
-        return self._coordinator
+        return self.coordinator is not None
 
     def stop(self, why: str = "is stopping") -> None:
         """The replica is about to be closed."""
@@ -158,15 +147,15 @@ class CoordinatorShell:
         proposed = self._proposed
         while proposed and proposed[0][0] <= high_watermark:
             end, token = proposed.popleft()
-            coordinator = self._coordinator
+            coordinator = self.coordinator
             if coordinator is not None:
                 self._drive(coordinator.committed, token, end, self._now_ms())
-        if self._coordinator is not None and self._pushed.get(self._node.node_id, -1) < self.state.version:
+        if self.coordinator is not None and self._pushed.get(self._node.node_id, -1) < self.state.version:
             self._push()
 
     def role_changed(self, role: Role, _term: int, _leader: int | None) -> None:
         """The replica stopped leading, or leads but is not ready."""
-        if self._coordinator is not None or role is not Role.LEADER:
+        if self.coordinator is not None or role is not Role.LEADER:
             self._drop(self._not_here())
 
     def leader_ready(self, _term: int) -> None:
@@ -176,7 +165,7 @@ class CoordinatorShell:
 
     def _fold(self, high_watermark: int) -> bool:
         """Fold up to here; False: that is not possible, and the replica was stopped, or it is tried again by itself."""
-        log, fold = self._host.log, self._metadata
+        log, fold = self._host.log, self.metadata
         end = min(high_watermark, log.log_end)
         fold.starts_at(log.log_start)
         try:
@@ -204,27 +193,27 @@ class CoordinatorShell:
     # -- life of a coordinator ------------------------------------------------------------------------------------
 
     def _start(self) -> None:
-        if self._stopped or self._coordinator is not None or not self._host.state.is_serving:
+        if self._stopped or self.coordinator is not None or not self._host.state.is_serving:
             return
         if not self._fold(self._host.state.high_watermark):
             return
-        if not self._metadata.is_whole:  # who leads has all that is committed, so this cannot be
-            self._host.driver.fail(self._metadata.lacks())
+        if not self.metadata.is_whole:  # who leads has all that is committed, so this cannot be
+            self._host.driver.fail(self.metadata.lacks())
             return
         # Whoever does not have all of this yet asks for it when it is sent what comes after.
         self._pushed = dict.fromkeys(self.state.nodes, self.state.version)
         self._pushed_at_beat = dict(self._pushed)
         self._proposed.clear()
-        self._coordinator = Coordinator(self.config, self.state)
+        self.coordinator = Coordinator(self.config, self.state)
         self._log.info("coordinator_started", term=self._host.state.term, version=self.state.version)
         self._announce()
-        self._drive(self._coordinator.start, self._now_ms(), tuple(sorted(self._refused)))
+        self._drive(self.coordinator.start, self._now_ms(), tuple(sorted(self._refused)))
         self._arm()
 
     def _drop(self, error: AntiphonError) -> None:
-        if self._coordinator is not None:
+        if self.coordinator is not None:
             self._log.info("coordinator_stopped", term=self._host.state.term, reason=error.message)
-        self._coordinator = None
+        self.coordinator = None
         self._proposed.clear()
         self._actions.clear()
         if self._timer is not None:
@@ -243,18 +232,18 @@ class CoordinatorShell:
 
     def _restart(self) -> None:
         self._timer = None
-        if self._metadata.offset >= self._abandoned_end:
+        if self.metadata.offset >= self._abandoned_end:
             self._start()
         elif not self._stopped and self._host.state.is_serving:
             self._timer = self._node.loop.call_later(RESTART_PAUSE_S, self._restart)
 
     def _arm(self) -> None:
-        if self._timer is None and self._coordinator is not None and not self._stopped:
+        if self._timer is None and self.coordinator is not None and not self._stopped:
             self._timer = self._node.loop.call_later(TICK_S, self._tick)
 
     def _tick(self) -> None:
         self._timer = None
-        coordinator = self._coordinator
+        coordinator = self.coordinator
         if coordinator is None:
             return
         if not self._host.state.is_serving:
@@ -277,24 +266,24 @@ class CoordinatorShell:
 
     def receive(self, sender: int, message: ReplicaMessage) -> None:
         """A replica answers the coordinator."""
-        if self._coordinator is not None:
-            self._drive(self._coordinator.receive, sender, message, self._now_ms())
+        if self.coordinator is not None:
+            self._drive(self.coordinator.receive, sender, message, self._now_ms())
 
     def node_lost(self, node_id: int) -> None:
         """Nobody listens at the node's address: its process is gone."""
         self._refused.add(node_id)
-        if self._coordinator is not None:
-            self._drive(self._coordinator.node_lost, node_id, self._now_ms())
+        if self.coordinator is not None:
+            self._drive(self.coordinator.node_lost, node_id, self._now_ms())
 
     def peer_up(self, node_id: int) -> None:
         """Messages reach the node from now on."""
         self._refused.discard(node_id)
-        if self._coordinator is not None:
+        if self.coordinator is not None:
             self._push_to(node_id)
 
     def request(self, sender: int, body: Any, answered: Answered) -> None:
         """A node's request; answered with a body or an AntiphonError."""
-        coordinator = self._coordinator
+        coordinator = self.coordinator
         if coordinator is None or not self._host.state.is_serving:
             answered(self._not_here())
             return
@@ -342,7 +331,7 @@ class CoordinatorShell:
             return actions
 
         self._drive(heartbeat)
-        if self._coordinator is None or not registered:
+        if self.coordinator is None or not registered:
             answered(self._not_here())
         elif not registered[0]:
             term = self._host.state.term

@@ -58,7 +58,6 @@ class Closed(Protocol):
 
     def is_being_opened(self, shard_id: int) -> bool:
         """Is the replica on its way from closed to open?"""
-        ...
 
 
 class Findings:

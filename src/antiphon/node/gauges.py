@@ -104,7 +104,7 @@ def add_election_counts(metrics: "NodeMetrics", coordinator: "Callable[[], Coord
     def begun() -> dict[str, float]:
         found = coordinator()
         return (
-            {} if found is None else {reason: float(count) for reason, count in found.elections_begun.items()}
+            {} if found is None else {reason: float(count) for reason, count in found.elections.begun.items()}
         )
 
     metrics.labelled["antiphon_elections_begun"] = Labelled(
@@ -137,7 +137,7 @@ def add_metadata_gauges(metrics: "NodeMetrics", shell: "Callable[[], Coordinator
     )
     gauges["antiphon_metadata_checkpoint_timestamp_seconds"] = (
         "When the newest checkpoint of the metadata was closed that this voter has met, in seconds since 1970; 0: none",
-        of_shell(lambda one: one.checkpoint_ms / 1000),
+        of_shell(lambda one: one.metadata.checkpoint_ms / 1000),
     )
 
 

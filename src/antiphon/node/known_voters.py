@@ -52,9 +52,8 @@ class KnownVoters:
         self._path = os.path.join(config.dir, VOTERS_NAME)
         self._log = structlog.get_logger()
         self.note = read_note(disk, self._path)
-        self.is_past = (
-            False  # was this a voter before a recovery, whose log is of then? It goes by its note of then
-        )
+        # Was this a voter before a recovery, whose log is of then? It goes by its note of then
+        self.is_past = False
 
     @property
     def mark(self) -> int:

@@ -25,9 +25,8 @@ class LocalView(MetadataView):
         super().__init__(cluster_id)
         self.founders = founders  # who holds `__cluster` as long as nobody says otherwise
         self.events = Events(self)
-        self._seen: dict[
-            int, tuple[int, int]
-        ] = {}  # shard id -> (term, leader), where newer than the metadata
+        # Shard id -> (term, leader), where newer than the metadata
+        self._seen: dict[int, tuple[int, int]] = {}
         self._recorded: dict[int, ShardMeta] = {}  # the same shards as the coordinator has them
 
     def held_by(self) -> ShardMeta | None:

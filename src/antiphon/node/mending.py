@@ -45,7 +45,6 @@ class ClosedReplicas(Closed, Protocol):
 
     def start_over(self, shard_id: int) -> None:
         """Let a replica that does not open give up what it has, but for its promise, and open it again."""
-        ...
 
 
 class Mending:

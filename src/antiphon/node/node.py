@@ -19,7 +19,6 @@ from antiphon.errors import AntiphonError, NotLeaderError, UnavailableError
 from antiphon.log.disk import Disk, RealDisk
 from antiphon.log.wal import Wal
 from antiphon.log.wal_thread import WalThread
-from antiphon.model.cluster import EndTransaction, MetadataDelta
 from antiphon.model.metadata import CLUSTER_SHARD_ID, NodeMeta
 from antiphon.model.requests import StatusReply
 from antiphon.node import memory, old_history, own_voter
@@ -49,7 +48,6 @@ from antiphon.node.memory import HeapTrimmer, LongLived
 from antiphon.node.metrics import NodeMetrics
 from antiphon.node.node_gateway import NodeGateway
 from antiphon.node.peer_network import PeerNetwork
-from antiphon.node.peers import PeerLink
 from antiphon.node.raft_shards import hand_over
 from antiphon.node.reserve import has_room_for, open_directory
 from antiphon.node.shards import Shards
@@ -59,7 +57,6 @@ from antiphon.node.timers import Chore, Timers
 from antiphon.node.trimming import Trimming
 from antiphon.node.turn import Turn
 from antiphon.partition.partition import Partition
-from antiphon.partition.services import SnapshotSource, Ticking, Waiting, Wanted
 from antiphon.partition.single_writer import SingleWriterPartition
 from antiphon.records.packed_effects import EffectKernels
 from antiphon.replication.messages import (
@@ -120,18 +117,13 @@ class Node:
         self.agent = ClusterAgent(self, config.cluster_id)
         self.voters = KnownVoters(config, self.view, self.disk)
         self.network = PeerNetwork(config, self.incarnation, self.turn, self, faults, self.disk, self.metrics)
+        self.link = self.network.link
+        self.lost_peers = self.network.lost_peers
         self.back_pressure = BackPressure(self.limits, self.wal, self.network)
         self.replicas = LocalReplicas(self.node_id, self.view, self.hosts, lambda: tuple(self.shards.broken))
         self.shards: Shards = Shards(self, self.disk, self._directory)
         self.care = DiskCare(self, self.wal, lambda: self.shards, self.agent.registered.is_set)
         self.timers = self._make_timers()
-        # Of the services of partitions, what others than the node do:
-        self.needs_ticks: Callable[[Ticking], None] = self.timers.needs_ticks
-        self.someone_waits: Callable[[Waiting], None] = self.timers.someone_waits
-        self.in_flight: Callable[[int], None] = self.back_pressure.in_flight
-        self.is_congested: Callable[[int], bool] = self.network.is_congested
-        self.recovered_part = partial(old_history.recovered_part, self.view, self.shards.placements)
-        self.send_message: Callable[[int, ReplicaMessage], None] = self.network.send
         self.snapshots = Snapshots(self, os.path.join(config.dir, "snapshots"))
         self.splits = Splits(self)
         self.bulk = gate_of(config, self.replicas, self.shards.settings, self.metrics)
@@ -139,6 +131,7 @@ class Node:
         self.transactions = LocalTransactions(self.replicas, self.link)
         self.backups = LocalBackups(self, self.replicas, self.snapshots)
         self.gateway = self._make_gateway()
+        self._hand_on()
         for follower in (self.shards.settings.read_again, self.care.settings_changed, partial(_bound, self)):
             self.settings.follow(follower)
         self.coordinator: CoordinatorShell | None = None
@@ -159,6 +152,21 @@ class Node:
             transactions=self.transactions,
             own=self,
         )
+
+    def _hand_on(self) -> None:
+        """What others than the node do, of the services of partitions (`PartitionServices`) and of peers (`PeerFrames`)."""
+        self.needs_ticks = self.timers.needs_ticks
+        self.someone_waits = self.timers.someone_waits
+        self.in_flight: Callable[[int], None] = self.back_pressure.in_flight
+        self.is_congested: Callable[[int], bool] = self.network.is_congested
+        self.recovered_part = partial(old_history.recovered_part, self.view, self.shards.placements)
+        self.send_message: Callable[[int, ReplicaMessage], None] = self.network.send
+        self.send_snapshot = self.snapshots.send
+        self.refusal_of = self.view.refusal_of
+        self.metadata_pushed = self.agent.apply
+        self.snapshot_received = self.snapshots.receive
+        self.end_transaction = self.transactions.received
+        self.question = self.gateway.asked
 
     # -- life ---------------------------------------------------------------------------------------------------
 
@@ -299,14 +307,6 @@ class Node:
 
     # -- other nodes --------------------------------------------------------------------------------------------
 
-    def link(self, node_id: int) -> PeerLink:
-        """The connection to a node; UnavailableError for one that is not known."""
-        return self.network.link(node_id)
-
-    def lost_peers(self) -> list[int]:
-        """Nodes that are not reached now."""
-        return self.network.lost_peers()
-
     def heard_of(self, node_id: int) -> None:
         """See PeerFrames."""
         if self.network.heard_of(node_id):
@@ -360,24 +360,6 @@ class Node:
         if self.wal.backlog_bytes >= self.wal.backlog_bytes_max:
             self.back_pressure.entries_came()
 
-    def snapshot_received(
-        self, sender: int, body: Any, payload: memoryview, answered: Callable[[Any], None]
-    ) -> None:
-        """See PeerFrames."""
-        self.snapshots.receive(sender, body, payload, answered)
-
-    def end_transaction(self, body: EndTransaction, answered: Callable[[Any], None]) -> None:
-        """See PeerFrames."""
-        self.transactions.received(body, answered)
-
-    def question(self, body: Any, answered: Callable[[Any], None]) -> None:
-        """See PeerFrames."""
-        self.gateway.asked(body, answered)
-
-    def send_snapshot(self, source: SnapshotSource, to: int) -> None:
-        """See PartitionServices."""
-        self.snapshots.send(source, to)
-
     # -- coordinator --------------------------------------------------------------------------------------------
 
     def ask_coordinator(self, node_id: int, body: Any, answered: Callable[[Any], None]) -> None:
@@ -414,10 +396,6 @@ class Node:
                 f"node {self.node_id} does not coordinate", leader=leader, **self.network.address_of(leader)
             )
         )
-
-    def metadata_pushed(self, delta: MetadataDelta) -> None:
-        """The coordinator sent a change of the metadata."""
-        self.agent.apply(delta)
 
     def metadata_changed(self) -> None:
         """The metadata moved on: follow it."""
@@ -476,10 +454,6 @@ class Node:
     def is_joining(self, shard_id: int) -> bool:
         """See PartitionServices."""
         return shard_id in self.agent.view.joining
-
-    def refusal_of(self, shard_id: int, wanted: Wanted) -> AntiphonError | None:
-        """See PartitionServices."""
-        return self.view.refusal_of(shard_id, wanted)
 
     def replica_failed(self, shard_id: int, *, needs_leader: bool) -> None:
         """See PartitionServices. A shard whose leader stopped gets another one; replicas that vote see to it themselves."""

@@ -80,19 +80,15 @@ class ClusterCalls(Protocol):
 
     async def wait_version(self, known_version: int, timeout_s: float) -> None:
         """Return when the metadata is newer than that, or on time-out."""
-        ...
 
     def check_request(self, partitions: int) -> None:
         """See Gateway."""
-        ...
 
     async def command(self, request: AdminRequest, timeout_s: float) -> None:
         """Have the coordinator carry out a request."""
-        ...
 
     async def new_producer_id(self) -> int:
         """See Gateway."""
-        ...
 
 
 class OwnNode(Protocol):
@@ -107,24 +103,19 @@ class OwnNode(Protocol):
     @property
     def backups(self) -> ShardBackups:
         """See Gateway."""
-        ...
 
     @property
     def settings(self) -> NodeValues:
         """See Gateway."""
-        ...
 
     def link(self, node_id: int) -> PeerLink:
         """The connection to a node; UnavailableError for one that is not known."""
-        ...
 
     def lost_peers(self) -> Sequence[int]:
         """See Gateway."""
-        ...
 
     def status(self, shards: Collection[int] | None = None) -> StatusReply:
         """See Gateway."""
-        ...
 
 
 class NodeGateway:
@@ -154,9 +145,8 @@ class NodeGateway:
         self.cluster_id = config.cluster_id
         self.rack = config.rack
         self.followers_with: Callable[[int, int], list[int]] = replicas.followers_with
-        self.list_sessions: Callable[[ListSessions], SessionsReply] = partial(
-            _sessions, replicas
-        )  # see Gateway
+        # See Gateway
+        self.list_sessions: Callable[[ListSessions], SessionsReply] = partial(_sessions, replicas)
         self.count_replicas: Callable[[], int] = replicas.hosts.__len__  # see Gateway
         self.cluster = cluster
         self.replicas = replicas

@@ -27,11 +27,9 @@ class VoterReplicas(Protocol):
 
     def reopen(self, shard_id: int, host: "Partition") -> None:
         """Close a replica, and open it again if it is still to be here."""
-        ...
 
     def open_again(self, shard_id: int) -> None:
         """Open a replica that is closed."""
-        ...
 
 
 def is_of_the_past(log: "ShardLog", mark: int) -> bool:

@@ -69,12 +69,10 @@ class OpeningNode(NodeContext, PartitionServices, Protocol):
     @property
     def metrics(self) -> "NodeMetrics":
         """What is counted."""
-        ...
 
     @property
     def turn(self) -> "Turn":
         """Work at the end of the event loop's turn."""
-        ...
 
 
 class Recovered(NamedTuple):
@@ -184,9 +182,8 @@ class PartitionOpener:
         for peer in node.lost_peers():
             replica.peer_lost(peer)
         if table is not None:
-            table.catch_up(
-                replica.high_watermark
-            )  # nothing is left to apply, but for what opening the replica settled
+            # Nothing is left to apply, but for what opening the replica settled
+            table.catch_up(replica.high_watermark)
         host = SingleWriterPartition(node, shard.shard_id, log, replica, table, settings.max_message_bytes)
         host.configure(settings)
         if replica.needs_tick:  # it votes, and has patience of its own
@@ -259,9 +256,8 @@ class PartitionOpener:
                 self._node.voters.is_past = True
                 raise old_history(self._node.node_id, mark)
             self._log.warning("old_history_removed", shard=CLUSTER_SHARD_ID, log_end=log.log_end)
-            self._directory.remove_shard(
-                CLUSTER_SHARD_ID
-            )  # it left before the recovery, and is to vote again
+            # It left before the recovery, and is to vote again
+            self._directory.remove_shard(CLUSTER_SHARD_ID)
             log = self._open_whole_log(CLUSTER_SHARD_ID, self._cluster_log)
         is_founding = self._directory.identity.bootstrap and record is None
         if not (log.hard_state.term or log.damaged or is_founding):

@@ -83,9 +83,8 @@ class SnapshotEnd(Body, frozen=True, array_like=True, tag=True):
 
 SnapshotRequest = SnapshotBegin | SnapshotChunk | SnapshotEnd
 PeerBody = Request | ClusterRequest | MetadataDelta | ReplicaMessage | SnapshotRequest | EndTransaction
-PeerReply = (
-    Reply | ClusterReply | SnapshotProgress | TransactionEnded | ReplicaMessage
-)  # messages come back where `dial` says so
+# Messages come back where `dial` says so
+PeerReply = Reply | ClusterReply | SnapshotProgress | TransactionEnded | ReplicaMessage
 
 decode_peer = MessageDecoder(PeerBody)
 """Header of a frame from a node -> (request id, one of `PeerBody`)."""
@@ -122,9 +121,8 @@ def with_payload(message: Any, payload: memoryview) -> Any:
         return message
     if message.entries:
         raise ProtocolViolationError("an Append carries its entries as payload only")
-    owned = bytes(
-        payload
-    )  # one copy; the chunk that the frame came in is shared with other shards and must not live on
+    # One copy; the chunk that the frame came in is shared with other shards and must not live on
+    owned = bytes(payload)
     at = message.prev.offset
     entries: list[Entry] = []
     try:

@@ -67,19 +67,15 @@ class PeerEvents(Protocol):
 
     def peer_up(self, node_id: int) -> None:
         """Messages reach the node from now on."""
-        ...
 
     def peer_lost(self, node_id: int, *, refused: bool) -> None:
         """The connection broke; `refused`: nobody listens there any more. May be told more than once."""
-        ...
 
     def deliver(self, sender: int, message: ReplicaMessage) -> None:
         """A replica message arrived on this connection."""
-        ...
 
     def peer_drained(self, node_id: int) -> None:
         """The connection was congested and is no more."""
-        ...
 
 
 class PeerLink:
@@ -296,9 +292,8 @@ class PeerLink:
 
     def _log_tls_error(self, error: Exception) -> None:
         """A node whose certificate is not taken, or that takes not ours, is not just away."""
-        if self._security.dial_context is not None and isinstance(
-            error, ValueError
-        ):  # as SSLCertVerificationError is
+        # As SSLCertVerificationError is
+        if self._security.dial_context is not None and isinstance(error, ValueError):
             self._log.error("not_the_peer", address=self.address, answer=str(error))
 
     def connected(self, connection: Connection) -> None:

@@ -53,11 +53,9 @@ class Reopened(Protocol):
 
     def reopen(self, shard_id: int, host: "Partition") -> None:
         """Close a replica that stopped and open it again."""
-        ...
 
     def open_again(self, shard_id: int) -> None:
         """Try again to open a replica that could not be opened."""
-        ...
 
 
 class Reopening:

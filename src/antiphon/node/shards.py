@@ -67,11 +67,9 @@ class ShardsNode(OpeningNode, Protocol):
 
     def coordinate(self, host: SingleWriterPartition) -> None:
         """The replica of `__cluster` is open: let a coordinator rest on it."""
-        ...
 
     def coordinate_no_more(self) -> None:
         """That replica is about to be closed."""
-        ...
 
 
 class Shards:

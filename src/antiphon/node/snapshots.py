@@ -221,9 +221,8 @@ class Snapshots:
             began_s = system.monotonic_s()
             if await asyncio.to_thread(next, steps, None) is None:
                 return
-            await asyncio.sleep(
-                min(CHECK_REST_S, system.monotonic_s() - began_s)
-            )  # others want to go on meanwhile
+            # Others want to go on meanwhile
+            await asyncio.sleep(min(CHECK_REST_S, system.monotonic_s() - began_s))
 
     def _drop_old(self) -> None:
         now_s = self._node.now_s()

@@ -58,7 +58,6 @@ class SplitsNode(NodeContext, Protocol):
 
     def recovered_part(self, shard_id: int) -> ShardPart | None:
         """What a table's shard is to hold that lost most replicas once, of a table that was split."""
-        ...
 
 
 class Splits:

@@ -18,13 +18,11 @@ from antiphon.errors import (
 )
 from antiphon.records.batch import CODEC_NAMES, Buffer
 
-DECOMPRESSED_BYTES_MAX: Final = (
-    64 * 1024 * 1024
-)  # of one batch; a topic's `max.decompressed.bytes` may say otherwise
+# Of one batch; a topic's `max.decompressed.bytes` may say otherwise
+DECOMPRESSED_BYTES_MAX: Final = 64 * 1024 * 1024
 GZIP: Final = 1  # the last codec that needs no library
-LZ4_FAST: Final = (
-    9  # the level of lz4 that Kafka calls the default: the fast way of packing, below all others
-)
+# The level of lz4 that Kafka calls the default: the fast way of packing, below all others
+LZ4_FAST: Final = 9
 _LZ4_LEVEL_MAX: Final = 12  # of the library; Kafka's go on to 17
 _FIRST_READ_BYTES: Final = 64 * 1024
 _GZIP_WBITS: Final = 31

@@ -27,9 +27,8 @@ from antiphon.records.compression import DECOMPRESSED_BYTES_MAX, decompress
 from antiphon.records.display import html_table, line
 from antiphon.records.value_type import ValueT_co
 
-RECORD_BYTES_MIN = (
-    7  # length, attributes, timestamp, offset, key length, value length, header count: a byte each
-)
+# Length, attributes, timestamp, offset, key length, value length, header count: a byte each
+RECORD_BYTES_MIN = 7
 
 NO_SHARD: Final = -1
 
@@ -194,9 +193,8 @@ def records_in_pieces(header: BatchHeader, batch: Buffer, piece: int) -> Iterato
     cls = load_batch_class()
     last_offset = header.base_offset + header.last_offset_delta
     try:
-        decoder = chain(
-            cls(plain_batch(header, batch))
-        )  # theirs can be asked for once, and never behind its end
+        # Theirs can be asked for once, and never behind its end
+        decoder = chain(cls(plain_batch(header, batch)))
         while records := list(islice(decoder, piece)):
             if records[0].offset < header.base_offset or records[-1].offset > last_offset:
                 raise CorruptBatchError(

@@ -25,9 +25,8 @@ from antiphon.records.arrow_memory import (
 NOT_PLAIN: Final = -1  # for those who look at each record
 _VERSION_BYTES: Final = 32
 _VERSION_HEADER: Final = 0x76  # v
-_HEADER_BYTES: Final = (
-    36  # of a record's headers: their number, the name with its length, the version with its length
-)
+# Of a record's headers: their number, the name with its length, the version with its length
+_HEADER_BYTES: Final = 36
 RECORD_BYTES_MAX: Final = 60  # of a record with its headers, besides key and value
 RECORD_BYTES_MIN: Final = _HEADER_BYTES
 

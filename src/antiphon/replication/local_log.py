@@ -43,14 +43,12 @@ class LocalLog:
         self.durable_end = terms.log_end
         # The checkpoint of the high watermark may be ahead of a log that lost its unsynced or damaged end.
         self.settled = min(max(high_watermark, terms.log_start), terms.log_end)
-        self.acknowledged = (
-            0  # where a leader acknowledges what is not settled; matters while beyond `settled`
-        )
+        # Where a leader acknowledges what is not settled; matters while beyond `settled`
+        self.acknowledged = 0
         self.write_id = 0  # of the last write that was staged
         self.persisted_id = 0  # of the last write that is durable
-        self.term_write_id = (
-            0  # of the last PersistTerm: nothing may be promised in the term before it is durable
-        )
+        # Of the last PersistTerm: nothing may be promised in the term before it is durable
+        self.term_write_id = 0
         self._underway: deque[tuple[int, int]] = deque()  # (write id, durable end that it proves)
 
     def append(self, entries: Sequence[Entry]) -> AppendLog:

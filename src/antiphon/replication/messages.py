@@ -188,9 +188,8 @@ class RequestVote(Message, frozen=True, array_like=True, tag=True):
     candidate: NodeId
     head: EntryId
     pre_vote: bool = False
-    transfer: bool = (
-        False  # the leader itself asked for this election: whoever hears from it votes all the same
-    )
+    # The leader itself asked for this election: whoever hears from it votes all the same
+    transfer: bool = False
 
 
 class VoteReply(Message, frozen=True, array_like=True, tag=True):

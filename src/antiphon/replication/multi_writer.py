@@ -93,9 +93,8 @@ class MultiWriterReplica:
         self.failed = False
         self.term = TERM
         self.role = Role.LEADER  # as far as anybody asks: every replica serves
-        self.splits: dict[
-            NodeId, tuple[int, int]
-        ] = {}  # peer -> (origin, LSN) of the split brain that was found
+        # Peer -> (origin, LSN) of the split brain that was found
+        self.splits: dict[NodeId, tuple[int, int]] = {}
         self._config = config or MultiWriterConfig()
         self.log = OriginLog(index, end)
         self.ends = self.log  # has `log_end`

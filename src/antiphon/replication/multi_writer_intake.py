@@ -12,6 +12,7 @@ such an origin for long shows that its own node's link is stuck, and then that o
 
 from collections import deque
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Final
 
 from antiphon.replication.messages import NodeId, ShardId
@@ -27,29 +28,24 @@ SESSION_BITS: Final = 24
 STUCK_TRIES: Final = 3
 
 
+@dataclass(slots=True, eq=False)
 class Subscription:
     """What this replica wants from one peer."""
 
-    __slots__ = (
-        "acks", "answered", "behind_ticks", "confirmed", "connected", "due", "halted", "node", "quiet_ticks", "session",
-        "skip", "stuck", "suspect", "vclock",
-    )  # fmt: skip
-
-    def __init__(self, node: NodeId) -> None:
-        self.node = node
-        self.connected = True
-        self.halted = False  # a split brain was found on this link
-        self.stuck = 0  # how often the peer has said that its log begins after what this replica has
-        self.session = 0
-        self.confirmed = False  # the peer answered in this session
-        self.answered = False  # the peer answered on this connection
-        self.due = True  # to be subscribed at the next tick
-        self.skip: tuple[int, ...] = ()
-        self.suspect = False  # its own entries reached us through others first: do not rely on this link
-        self.vclock: Vclock = ()  # what the peer has durably
-        self.acks: deque[tuple[int, int]] = deque()  # (write id that must be durable, seq)
-        self.quiet_ticks = 0
-        self.behind_ticks = 0
+    node: NodeId
+    connected: bool = True
+    halted: bool = False  # a split brain was found on this link
+    stuck: int = 0  # how often the peer has said that its log begins after what this replica has
+    session: int = 0
+    confirmed: bool = False  # the peer answered in this session
+    answered: bool = False  # the peer answered on this connection
+    due: bool = True  # to be subscribed at the next tick
+    skip: tuple[int, ...] = ()
+    suspect: bool = False  # its own entries reached us through others first: do not rely on this link
+    vclock: Vclock = ()  # what the peer has durably
+    acks: deque[tuple[int, int]] = field(default_factory=deque)  # (write id that must be durable, seq)
+    quiet_ticks: int = 0
+    behind_ticks: int = 0
 
     def reset(self) -> None:
         """The connection is a new one, or gone."""
@@ -181,9 +177,8 @@ class IntakeSide:
     def on_base(self, sender: NodeId) -> bool:
         """The peer no longer has what this replica lacks; true when that is not just so because others are quicker."""
         one = self.subscriptions[sender]
-        self._sessions += (
-            1  # the peer has ended the session: what it said before is not to be taken for an answer
-        )
+        # The peer has ended the session: what it said before is not to be taken for an answer
+        self._sessions += 1
         one.session, one.confirmed = self._sessions, False
         one.stuck += 1
         if one.stuck < STUCK_TRIES:
@@ -195,9 +190,8 @@ class IntakeSide:
         log = self._log
         history = log.history
         taken: list[OriginEntry] = []
-        ahead: dict[
-            int, tuple[int, int]
-        ] = {}  # origin -> LSN and chain, with what was taken from this message
+        # Origin -> LSN and chain, with what was taken from this message
+        ahead: dict[int, tuple[int, int]] = {}
         for entry, chain in zip(message.entries, message.chains, strict=True):
             origin, lsn = entry.origin, entry.lsn
             if not LOCAL < origin <= ORIGINS_MAX:

@@ -109,9 +109,8 @@ class RelaySide:
         if cursor is None:
             return
         cursor.connected = True
-        cursor.newest_session = (
-            0  # it may have started anew unnoticed, and its clock, which numbers sessions, been set back
-        )
+        # It may have started anew unnoticed, and its clock, which numbers sessions, been set back
+        cursor.newest_session = 0
         if cursor.session and self._go_back(cursor, out):
             self._send(cursor, (), (), 0, out)
             self.send_next(cursor, out)

@@ -34,9 +34,8 @@ class OriginLog:
         self.persisted_id = 0
         self._durable = list(self.history.lsns)
         self._clock: Vclock | None = None
-        self._underway: deque[tuple[int, int, dict[int, int]]] = (
-            deque()
-        )  # (write id, end, last LSN by origin)
+        # (write id, end, last LSN by origin)
+        self._underway: deque[tuple[int, int, dict[int, int]]] = deque()
         self._recent: dict[tuple[int, int], int] = {}  # (origin, LSN) -> checksum, of the newest entries
 
     @property

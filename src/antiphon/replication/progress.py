@@ -12,6 +12,7 @@ underway from before the step back are rejected too; they carry an older round t
 """
 
 from collections import deque
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NamedTuple
 
@@ -50,65 +51,34 @@ class Push(msgspec.Struct, frozen=True):
     high_watermark: int  # what the follower knows once it has acknowledged `end`
 
 
+@dataclass(slots=True, eq=False)
 class Progress:
     """Position of one follower, as known to its leader."""
 
-    __slots__ = (
-        "ack_floor",
-        "ack_offset",
-        "active",
-        "answers",
-        "bound_until_us",
-        "connected",
-        "damaged",
-        "heartbeat_round",
-        "heartbeat_watermark",
-        "in_flight",
-        "in_flight_bytes",
-        "known_watermark",
-        "last_pushed",
-        "node",
-        "probe_round",
-        "quiet_ticks",
-        "reading_from",
-        "reading_ticks",
-        "round_echoed",
-        "round_floor",
-        "sent_watermark",
-        "slot",
-        "state",
-        "wants_term",
-    )
-
-    def __init__(self, node: NodeId, slot: int) -> None:
-        self.node = node
-        self.slot = slot  # in the QuorumAckTracker
-        self.state = ProgressState.PROBE
-        self.last_pushed = 0  # PROBE: the point that is asked about
-        self.ack_offset = 0
-        self.ack_floor = 0  # acknowledgements of earlier rounds are of a replica that is no more
-        self.in_flight: deque[Push] = deque()
-        self.in_flight_bytes = 0
-        self.reading_from: int | None = None  # a ReadEntries is being read from here
-        self.reading_ticks = 0
-        self.round_floor = 0  # rejections of earlier rounds are answers to what no longer matters
-        self.probe_round = 0
-        self.round_echoed = 0
-        self.bound_until_us = 0  # by the leader's clock: it helps nobody else to lead before then
-        self.heartbeat_round = 0  # round of the last empty Append, and the watermark that it taught
-        self.heartbeat_watermark = 0
-        self.sent_watermark = 0  # carried by the last message
-        self.known_watermark = 0  # proved to be known to the follower
-        self.damaged = False  # by its own word
-        self.quiet_ticks = 0  # since the last progress or question
-        self.connected = True
-        self.active = True  # heard from since the leader last checked
-        self.answers = (
-            True  # heard from in this term on this connection; it promised the term when it was added
-        )
-        self.wants_term = (
-            False  # it is damaged, and votes for nobody before a later term has committed an entry
-        )
+    node: NodeId
+    slot: int  # in the QuorumAckTracker
+    state: ProgressState = ProgressState.PROBE
+    last_pushed: int = 0  # PROBE: the point that is asked about
+    ack_offset: int = 0
+    ack_floor: int = 0  # acknowledgements of earlier rounds are of a replica that is no more
+    in_flight: deque[Push] = field(default_factory=deque)
+    in_flight_bytes: int = 0
+    reading_from: int | None = None  # a ReadEntries is being read from here
+    reading_ticks: int = 0
+    round_floor: int = 0  # rejections of earlier rounds are answers to what no longer matters
+    probe_round: int = 0
+    round_echoed: int = 0
+    bound_until_us: int = 0  # by the leader's clock: it helps nobody else to lead before then
+    heartbeat_round: int = 0  # round of the last empty Append, and the watermark that it taught
+    heartbeat_watermark: int = 0
+    sent_watermark: int = 0  # carried by the last message
+    known_watermark: int = 0  # proved to be known to the follower
+    damaged: bool = False  # by its own word
+    quiet_ticks: int = 0  # since the last progress or question
+    connected: bool = True
+    active: bool = True  # heard from since the leader last checked
+    answers: bool = True  # heard from in this term on this connection; it promised the term when it was added
+    wants_term: bool = False  # it is damaged, and votes for nobody before a later term has committed an entry
 
     def probe_at(self, offset: int, round_: int) -> None:
         """Ask about `offset` next; whatever was underway no longer counts."""
@@ -132,9 +102,8 @@ class Progress:
         self.in_flight_bytes = 0
         self.reading_from = None
         self.round_floor = round_
-        self.heartbeat_watermark = (
-            0  # a heartbeat from before the step back may have been about more than the next answers prove
-        )
+        # A heartbeat from before the step back may have been about more than the next answers prove
+        self.heartbeat_watermark = 0
         self.quiet_ticks = 0
 
     def lost_below(self, offset: int) -> bool:

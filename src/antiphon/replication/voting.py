@@ -148,9 +148,8 @@ class VoteElection(TermObserver):
         state.fence(state.term + 1, state.node_id, out)
         campaign = self._begin_candidacy(CandidacyEvent.CAMPAIGN, state.term)
         campaign.is_transfer = transfer
-        if (
-            self._config.first_ticks
-        ):  # the votes have to be durable, which may take longer than the first patience
+        # The votes have to be durable, which may take longer than the first patience
+        if self._config.first_ticks:
             self.timer.rearm(self._draw_timeout())
         campaign.record(state.node_id, granted=True)
         request = RequestVote(state.shard, state.term, state.node_id, state.log.terms.end, transfer=transfer)

@@ -306,7 +306,7 @@ class Fleet:
 
     def quiet(self) -> bool:
         """Is no election going on, and nobody who could lead without a leader?"""
-        return self.coordinator.elections_open == 0 and not self._proposals and not self._open_shards()
+        return not self.coordinator.elections and not self._proposals and not self._open_shards()
 
     def _open_shards(self) -> int:
         offline = ShardStatus.OFFLINE

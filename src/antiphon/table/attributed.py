@@ -18,22 +18,18 @@ from antiphon.model.sessions import PutEphemeral
 from antiphon.records.attributes import INDEXES_MAX, TEXT_BYTES_MAX, pack
 from antiphon.records.changes import (
     ATTRIBUTES_HEADER,
-    INDEX,
-    INDEX_HEADER,
     SEQUENCE_HEADER,
     SESSION,
     SESSION_HEADER,
-    VERSION,
-    VERSION_HEADER,
     VersionTuple,
 )
 from antiphon.records.sequences import NUMBER_MAX, Numbers, key_of, last_before, numbers_in
 from antiphon.table import indexes, pending_entries
-from antiphon.table.evaluation import NO_SESSION, Evaluation, Pending, Steps, effects_in
+from antiphon.table.evaluation import NO_SESSION, Evaluation, Header, Known, Pending, Steps, effects_in
 from antiphon.table.neighbours import LOWER
 from antiphon.table.prepared_writes import PreparedWrites
 from antiphon.table.ranges import OwnedRange
-from antiphon.table.sessions import OpenSessions, put_owned
+from antiphon.table.sessions import OpenSessions
 from antiphon.table.state import TableState
 
 _ABSENT: Final = -1
@@ -134,32 +130,32 @@ def check_attributes(op: PutAttributed) -> None:
 
 
 def put_attributed(
-    to: Evaluation, op: PutAttributed, key: bytes, index: int, current: VersionTuple | None, now_ms: int
-) -> VersionTuple:
-    """Add a put that is in order to an evaluation; returns the new version."""
-    version_id = to.next_version_id
+    to: Evaluation, op: PutAttributed | PutEphemeral, key: bytes, index: int, current: VersionTuple | None
+) -> None:
+    """Add a put that is in order, under a session or with attributes, to an evaluation."""
+    version_id, now_ms = to.next_version_id, to.now_ms
     version: VersionTuple = (
         (version_id, 0, now_ms, now_ms)
         if current is None
         else (version_id, current[1] + 1, current[2], now_ms)
     )
     to.next_version_id += 1
-    headers: list[tuple[str, bytes | None]] = [(VERSION_HEADER, VERSION.pack(*version))]
+    headers: list[Header] = []
+    made: bytes | None = None
     if op.session_id is not None:
         headers.append((SESSION_HEADER, SESSION.pack(op.session_id)))
         if to.owned is None:
             to.owned = []
         to.owned.append((op.session_id, key, version_id))
-    headers.append((ATTRIBUTES_HEADER, pack(op.attributes)))
-    if op.sequence:
-        headers.append((SEQUENCE_HEADER, b""))
-    if len(to.records) != index:
-        headers.append((INDEX_HEADER, INDEX.pack(index)))
-    to.records.append((key, op.value, headers, now_ms))
-    to.attributed = True
-    to.indexed = to.indexed or bool(op.attributes.indexes)
-    to.results.append(OpResult(0, Version(*version), key if op.sequence else None))
-    return version
+    if isinstance(op, PutAttributed):
+        headers.append((ATTRIBUTES_HEADER, pack(op.attributes)))
+        to.attributed = True
+        to.indexed = to.indexed or bool(op.attributes.indexes)
+        if op.sequence:
+            headers.append((SEQUENCE_HEADER, b""))
+            made = key
+    to.put(index, key, op.value, version, headers)
+    to.results.append(OpResult(0, Version(*version), made))
 
 
 class AttributedPuts(PreparedWrites):
@@ -186,52 +182,27 @@ class AttributedPuts(PreparedWrites):
         return self.owned.purging and (stored.purging or stored.last != self.owned.last)
 
     @abstractmethod
-    def _view(
-        self, ops: Sequence[TableOp], changed: dict[bytes, VersionTuple | None]
-    ) -> dict[bytes, VersionTuple | None]:
+    def _view(self, ops: Sequence[TableOp], changed: Known) -> Known:
         """Versions of the keys that operations name."""
 
     @abstractmethod
     def _refuse(self, to: Evaluation, key: bytes, expected: int, found: VersionTuple | None) -> None:
         """Refuse an operation because of the version that was found."""
 
-    def _put_attributed(
-        self,
-        to: Evaluation,
-        view: dict[bytes, VersionTuple | None],
-        index: int,
-        op: PutAttributed,
-        now_ms: int,
-    ) -> None:
-        check_attributes(op)
-        key = self._next_key(to, op) if op.sequence else op.key
-        current, expected = None if op.sequence else view[key], op.expected_version
-        owner = op.session_id
+    def _put_attributed(self, to: Evaluation, index: int, op: PutAttributed | PutEphemeral) -> None:
+        key, current = op.key, to.view[op.key]
+        if isinstance(op, PutAttributed):
+            check_attributes(op)
+            if op.sequence:
+                key, current = self._next_key(to, op), None
+        owner, expected = op.session_id, op.expected_version
         if owner is not None and not self.sessions.may_own(owner, key, to.owned or ()):
             to.results.append(NO_SESSION)
             to.wait_for = self._appended_end
         elif expected is not None and expected != (_ABSENT if current is None else current[0]):
             self._refuse(to, key, expected, current)
         else:
-            view[key] = to.changed[key] = put_attributed(to, op, key, index, current, now_ms)
-
-    def _put_ephemeral(
-        self,
-        to: Evaluation,
-        view: dict[bytes, VersionTuple | None],
-        index: int,
-        op: PutEphemeral,
-        now_ms: int,
-    ) -> None:
-        current, expected = view[op.key], op.expected_version
-        if not self.sessions.may_own(op.session_id, op.key, to.owned or ()):
-            to.results.append(NO_SESSION)
-            to.wait_for = self._appended_end
-        elif expected is not None and expected != (_ABSENT if current is None else current[0]):
-            self._refuse(to, op.key, expected, current)
-        else:
-            version = put_owned(to, op, index, current, now_ms)
-            view[op.key] = to.changed[op.key] = version
+            put_attributed(to, op, key, index, current)
 
     def _next_key(self, to: Evaluation, op: PutAttributed) -> bytes:
         """A key of the sequence that nobody has put."""

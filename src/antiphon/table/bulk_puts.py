@@ -11,18 +11,14 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from antiphon.errors import OverloadedError
 from antiphon.invariants import unreachable
-from antiphon.records.changes import VersionTuple
 from antiphon.table.effects import USER
-from antiphon.table.evaluation import KEY_BYTES_MAX, OVERLAY_KEYS_MAX, Pending
+from antiphon.table.evaluation import KEY_BYTES_MAX, OVERLAY_KEYS_MAX, Known, Pending
 from antiphon.table.prepared import PreparedTransactions
 from antiphon.table.state import TableState
 from antiphon.table.stored_versions import Versions, versions_between, versions_of
 
 if TYPE_CHECKING:
     from antiphon.records.packed_effects import EffectKernels, LoadedRows
-
-Known = dict[bytes, VersionTuple | None]
-"""Versions by key; None: the key is not there."""
 
 WALKED_SHARE: Final = 8  # look-ups cost what a walk over an eighth of as many rows does
 LOOKED_UP: Final = 16  # after a walk that met too many rows

@@ -8,7 +8,11 @@ from antiphon.model.requests import OPS_MAX, OpResult, OpStatus, TableOp
 from antiphon.model.rows import Version
 from antiphon.records.attributes import Entry
 from antiphon.records.changes import (
+    INDEX,
+    INDEX_HEADER,
     OUTCOMES_HEADER,
+    VERSION,
+    VERSION_HEADER,
     Effect,
     Outcome,
     VersionTuple,
@@ -24,7 +28,10 @@ if TYPE_CHECKING:
     from antiphon.table.known_keys import KnownKeys
 
 Result = TypeVar("Result")
-RecordInput = tuple[bytes, bytes | None, list[tuple[str, bytes | None]], int]
+Header = tuple[str, bytes | None]
+RecordInput = tuple[bytes, bytes | None, list[Header], int]
+Known = dict[bytes, VersionTuple | None]
+"""Versions by key; None: the key is not there."""
 Steps = Generator[list[RecordInput], None, Result]
 """Work in pieces, each of which gives the effects so far; its result comes at the end."""
 
@@ -41,6 +48,8 @@ class Evaluation:
     """What a request comes to. `records` are for `build_batch`; `table.evaluator` says how to go on.
 
     Attributes:
+        now_ms: when it is judged, in ms since 1970.
+        view: the versions of the keys that its operations name, with what it has changed so far.
         results: one `OpResult` per operation, in order.
         records: the effects with their headers, empty if there are none.
         wait_for: nothing may be answered before the log is committed and applied up to this offset (exclusive).
@@ -64,6 +73,7 @@ class Evaluation:
         "looked_at",
         "made",
         "next_version_id",
+        "now_ms",
         "owned",
         "prepared",
         "records",
@@ -71,14 +81,17 @@ class Evaluation:
         "results",
         "sequences",
         "session",
+        "view",
         "wait_for",
     )
 
-    def __init__(self, generation: int, next_version_id: int) -> None:
+    def __init__(self, generation: int, next_version_id: int, now_ms: int) -> None:
+        self.now_ms = now_ms
+        self.view: Known = {}
         self.results: list[OpResult] = []
         self.records: list[RecordInput] = []
         self.wait_for = 0
-        self.changed: dict[bytes, VersionTuple | None] = {}  # key -> version after the request, None: removed
+        self.changed: Known = {}  # key -> version after the request, None: removed
         self.next_version_id = next_version_id
         self.generation = generation
         self.prepared: Batch | None = None
@@ -92,6 +105,16 @@ class Evaluation:
         self.sequences: dict[bytes, tuple[int, ...]] | None = None
         self.made: list[bytes] = []
 
+    def put(
+        self, index: int, key: bytes, value: bytes | None, version: VersionTuple, more: Iterable[Header] = ()
+    ) -> None:
+        """Add what operation `index` writes: the row with its new version, or its removal (`value` None)."""
+        headers: list[Header] = [(VERSION_HEADER, VERSION.pack(*version)), *more]
+        if len(self.records) != index:
+            headers.append((INDEX_HEADER, INDEX.pack(index)))
+        self.records.append((key, value, headers, self.now_ms))
+        self.view[key] = self.changed[key] = None if value is None else version
+
     def removes(self, key: bytes) -> None:
         """Note that it removes a key."""
         if self.removed is None:
@@ -104,7 +127,7 @@ class Pending(NamedTuple):
 
     end: int
     records: list[RecordInput]
-    changed: dict[bytes, VersionTuple | None]
+    changed: Known
     next_version_id: int
     entry: tuple[SplitEntry, int] | None = None  # of a split, with its offset
     prepared: Batch | None = None

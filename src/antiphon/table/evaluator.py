@@ -63,6 +63,8 @@ from antiphon.table.evaluation import (
     NOT_FOUND,
     OVERLAY_KEYS_MAX,
     Evaluation,
+    Header,
+    Known,
     Pending,
     RecordInput,
     Steps,
@@ -95,10 +97,10 @@ class TableEvaluator(AttributedPuts):
         self._appended_end = state.applied_offset
         self._generation = 0
         self._pending: deque[Pending] = deque()
-        self._overlay: dict[bytes, VersionTuple | None] = {}
+        self._overlay: Known = {}
         # Versions of recently committed keys, in two generations: saves the look-up in the store, memory is bounded.
-        self._settled: dict[bytes, VersionTuple | None] = {}
-        self._settled_before: dict[bytes, VersionTuple | None] = {}
+        self._settled: Known = {}
+        self._settled_before: Known = {}
         self.loads = Loads(
             self,
             lambda: (self._settled_before, self._settled, self._overlay),
@@ -132,16 +134,16 @@ class TableEvaluator(AttributedPuts):
         """`evaluate`, or None if there is a range among `ops`: nobody knows how much that is."""
         if not 0 < len(ops) <= OPS_MAX:
             raise too_many(ops)
-        evaluation = Evaluation(self._generation, self._next_version_id)
-        view = self._view(ops, evaluation.changed)
+        evaluation = Evaluation(self._generation, self._next_version_id, now_ms)
+        evaluation.view = self._view(ops, evaluation.changed)
         at, end = 0, len(ops)
         while at < end:  # nearly all operations are puts
             if type(ops[at]) is Put:
-                at = self._puts(evaluation, view, at, ops, now_ms, end)
+                at = self._puts(evaluation, at, ops, end)
             elif type(ops[at]) in RANGES:
                 return None
             else:
-                self._judge(evaluation, view, at, ops[at], now_ms)
+                self._judge(evaluation, at, ops[at])
                 at += 1
         return self._judged(evaluation, atomic=atomic)
 
@@ -151,21 +153,21 @@ class TableEvaluator(AttributedPuts):
         """`evaluate` in steps of `piece` operations, keys or rows; see the module's text for what may happen between two."""
         if not 0 < len(ops) <= OPS_MAX:
             raise too_many(ops)
-        evaluation = Evaluation(self._generation, self._next_version_id)
+        evaluation = Evaluation(self._generation, self._next_version_id, now_ms)
         at = 0
         for end in range(piece, len(ops) + piece, piece):
             if at:
                 yield evaluation.records
             end = min(len(ops), end)
-            view = self._view(ops[at:end], evaluation.changed)
+            evaluation.view = self._view(ops[at:end], evaluation.changed)
             while at < end:
                 if type(ops[at]) is Put:
-                    at = self._puts(evaluation, view, at, ops, now_ms, end)
+                    at = self._puts(evaluation, at, ops, end)
                     continue
                 if type(ops[at]) in RANGES:
-                    yield from self._delete_range(evaluation, view, at, ops, now_ms, piece)
+                    yield from self._delete_range(evaluation, at, ops, piece)
                 else:
-                    self._judge(evaluation, view, at, ops[at], now_ms)
+                    self._judge(evaluation, at, ops[at])
                 at += 1
         return self._judged(evaluation, atomic=atomic)
 
@@ -180,23 +182,19 @@ class TableEvaluator(AttributedPuts):
             note_outcomes(evaluation)
         return evaluation
 
-    def _judge(
-        self, to: Evaluation, view: dict[bytes, VersionTuple | None], at: int, op: TableOp, now_ms: int
-    ) -> None:
+    def _judge(self, to: Evaluation, at: int, op: TableOp) -> None:
         if isinstance(op, Delete):
-            self._delete(to, view, at, op, now_ms)
+            self._delete(to, at, op)
         elif isinstance(op, Check):
-            self._check(to, view, op)
-        elif isinstance(op, PutEphemeral):
-            self._put_ephemeral(to, view, at, op, now_ms)
-        elif isinstance(op, PutAttributed):
-            self._put_attributed(to, view, at, op, now_ms)
+            self._check(to, op)
+        elif isinstance(op, PutEphemeral | PutAttributed):
+            self._put_attributed(to, at, op)
         else:
             unreachable(f"{type(op).__name__} is judged elsewhere")
 
     def _none_of_it(self, judged: Evaluation) -> Evaluation:
         """The evaluation of an atomic request with a refused operation."""
-        refused = Evaluation(self._generation, self._next_version_id)
+        refused = Evaluation(self._generation, self._next_version_id, judged.now_ms)
         refused.results = [
             NOT_CARRIED_OUT if result.status == OpStatus.OK else result for result in judged.results
         ]
@@ -204,16 +202,14 @@ class TableEvaluator(AttributedPuts):
         refused.wait_for = self._appended_end if self._overlay else 0
         return refused
 
-    def _view(
-        self, ops: Sequence[TableOp], changed: dict[bytes, VersionTuple | None]
-    ) -> dict[bytes, VersionTuple | None]:
+    def _view(self, ops: Sequence[TableOp], changed: Known) -> Known:
         """Versions of all keys that `ops` name, as of now; `changed` are those that the same request has made before."""
         overlay, settled, before = self._overlay, self._settled, self._settled_before
         if len(overlay) > OVERLAY_KEYS_MAX:
             raise OverloadedError(f"{len(overlay)} keys wait for their commit")
         if self.transactions.locked:
             self.transactions.check_ops(ops)
-        view: dict[bytes, VersionTuple | None] = {}
+        view: Known = {}
         unknown: list[bytes] = []
         for op in ops:
             if type(op) is not Put and type(op) in RANGES:
@@ -237,21 +233,13 @@ class TableEvaluator(AttributedPuts):
             view.update(zip(unknown, self.state.versions(unknown), strict=True))
         return view
 
-    def _puts(
-        self,
-        to: Evaluation,
-        view: dict[bytes, VersionTuple | None],
-        start: int,
-        ops: Sequence[TableOp],
-        now_ms: int,
-        end: int,
-    ) -> int:
+    def _puts(self, to: Evaluation, start: int, ops: Sequence[TableOp], end: int) -> int:
         """The puts from place `start` up to the next operation of another kind, or to `end`, whose place is returned.
 
         Nearly all operations are puts, so this is one loop without calls: it costs two thirds of a call for each.
         """
         records, results, changed = to.records, to.results, to.changed
-        version_id, pack = to.next_version_id, VERSION.pack
+        view, now_ms, version_id, pack = to.view, to.now_ms, to.next_version_id, VERSION.pack
         at = start
         for at in range(start, end):
             op = ops[at]
@@ -269,7 +257,7 @@ class TableEvaluator(AttributedPuts):
                 else (version_id, current[1] + 1, current[2], now_ms)
             )
             version_id += 1
-            headers: list[tuple[str, bytes | None]] = [(VERSION_HEADER, pack(*version))]
+            headers: list[Header] = [(VERSION_HEADER, pack(*version))]
             if len(records) != at:
                 headers.append((INDEX_HEADER, INDEX.pack(at)))
             records.append((key, op.value, headers, now_ms))
@@ -280,10 +268,8 @@ class TableEvaluator(AttributedPuts):
         to.next_version_id = version_id
         return at
 
-    def _delete(
-        self, to: Evaluation, view: dict[bytes, VersionTuple | None], index: int, op: Delete, now_ms: int
-    ) -> None:
-        current = view[op.key]
+    def _delete(self, to: Evaluation, index: int, op: Delete) -> None:
+        current = to.view[op.key]
         expected = op.expected_version
         if expected is not None and expected != (ABSENT if current is None else current[0]):
             self._refuse(to, op.key, expected, current)
@@ -291,11 +277,11 @@ class TableEvaluator(AttributedPuts):
             to.results.append(NOT_FOUND)
             self._looked_at(to, op.key)
         else:
-            self._remove(to, view, index, op.key, current, now_ms)
+            self._remove(to, index, op.key, current)
             to.results.append(DONE)
 
-    def _check(self, to: Evaluation, view: dict[bytes, VersionTuple | None], op: Check) -> None:
-        current = view[op.key]
+    def _check(self, to: Evaluation, op: Check) -> None:
+        current = to.view[op.key]
         if op.expected_version != (ABSENT if current is None else current[0]):
             self._refuse(to, op.key, op.expected_version, current)
         else:
@@ -304,23 +290,11 @@ class TableEvaluator(AttributedPuts):
 
     def ending(self, session_id: int, now_ms: int) -> Evaluation:
         """The end of an open session: the removal of its rows. Without any, no effects: its end is an entry then."""
-        to = Evaluation(self._generation, self._next_version_id)
-        return self.sessions.ending(session_id, to, self._view, self.owned, now_ms)
+        to = Evaluation(self._generation, self._next_version_id, now_ms)
+        return self.sessions.ending(session_id, to, self._view, self.owned)
 
-    def _remove(
-        self,
-        to: Evaluation,
-        view: dict[bytes, VersionTuple | None],
-        index: int,
-        key: bytes,
-        removed: VersionTuple,
-        now_ms: int,
-    ) -> None:
-        headers: list[tuple[str, bytes | None]] = [(VERSION_HEADER, VERSION.pack(*removed))]
-        if len(to.records) != index:
-            headers.append((INDEX_HEADER, INDEX.pack(index)))
-        to.records.append((key, None, headers, now_ms))
-        view[key] = to.changed[key] = None
+    def _remove(self, to: Evaluation, index: int, key: bytes, removed: VersionTuple) -> None:
+        to.put(index, key, None, removed)
         to.removes(key)
 
     def _refuse(self, to: Evaluation, key: bytes, expected: int, found: VersionTuple | None) -> None:
@@ -385,7 +359,7 @@ class TableEvaluator(AttributedPuts):
 
     def imported(self, records: list[RecordInput], base_offset: int) -> None:
         """A batch of rows that were copied from another shard, with their versions, is in the log at `base_offset`."""
-        changed: dict[bytes, VersionTuple | None] = {}
+        changed: Known = {}
         newest = -1
         for key, value, headers, _ in records:
             version: VersionTuple = VERSION.unpack(headers[0][1] or b"")

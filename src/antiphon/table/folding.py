@@ -9,9 +9,8 @@ Nothing else may be applied between two steps. Rows that a split took away may b
 that changes them.
 """
 
-from abc import abstractmethod
 from collections.abc import Generator, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from antiphon.invariants import invariant, unreachable
 from antiphon.records.attributes import Entry
@@ -24,7 +23,7 @@ from antiphon.table.effects import USER, newest_id
 from antiphon.table.evaluation import AT_ONCE, finished
 from antiphon.table.prepared import Prepare, TransactionChange
 from antiphon.table.session_rows import SessionChange
-from antiphon.table.store import Batch
+from antiphon.table.stored_state import StoredState
 
 if TYPE_CHECKING:
     from antiphon.records.packed_effects import EffectKernels
@@ -33,53 +32,8 @@ FoldSteps = Generator[None, None, None]
 """Steps after the last of which all is applied."""
 
 
-class Folding(Protocol):
+class Folding(StoredState):
     """The part of a `TableState` that applies its log."""
-
-    applied_offset: int
-    next_version_id: int
-    has_indexes: bool
-    kernels: "EffectKernels | None"
-
-    @property
-    @abstractmethod
-    def ordered(self) -> bool:
-        """See TableState."""
-
-    @abstractmethod
-    def apply_effects(
-        self,
-        effects: Iterable[Effect],
-        end: int,
-        next_version_id: int,
-        entries: Sequence[tuple[SplitEntry, int]] = (),
-        change: SessionChange | None = None,
-    ) -> None:
-        """See TableState."""
-
-    @abstractmethod
-    def apply_transaction(self, change: TransactionChange, end: int, next_version_id: int) -> None:
-        """See TableState."""
-
-    @abstractmethod
-    def apply_prepared(
-        self, batch: Batch, end: int, next_version_id: int, *, unordered: Sequence[Effect] = ()
-    ) -> None:
-        """See TableState."""
-
-    @abstractmethod
-    def batch(self) -> Batch:
-        """See TableState."""
-
-    @abstractmethod
-    def add_effects(self, batch: Batch, effects: Sequence[Effect]) -> bool:
-        """See TableState."""
-
-    @abstractmethod
-    def follow_attributes(
-        self, batch: Batch, effects: list[Effect], attributed: bool, now: dict[bytes, tuple[Entry, ...]]
-    ) -> None:
-        """See TableState."""
 
     def apply(self, batches: Iterable[Buffer]) -> None:
         """Apply committed batches, which continue the log at `applied_offset` or overlap what is applied already.

@@ -46,9 +46,8 @@ class KeyOrder:
         self.is_complete = store.get(MARK_KEY) == COMPLETE
         self._is_wanted = not self.is_complete and any(self._entries(DEEP, ENTRY_END))
         self._made_to = USER  # rows before that have entries, once it is wanted
-        self._pace = min(
-            1, MADE_AT_ONCE
-        )  # it doubles with each write: small stores are through soon, large ones, too
+        # It doubles with each write: small stores are through soon, large ones, too
+        self._pace = min(1, MADE_AT_ONCE)
 
     # -- writing ------------------------------------------------------------------------------------------------
 

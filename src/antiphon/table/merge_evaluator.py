@@ -16,7 +16,8 @@ from collections.abc import Sequence
 from antiphon.errors import InvalidRequestError
 from antiphon.model.attributes import PutAttributed
 from antiphon.model.requests import TableOp
-from antiphon.records.changes import INDEX, INDEX_HEADER, VERSION, VERSION_HEADER, VersionTuple
+from antiphon.model.sessions import PutEphemeral
+from antiphon.records.changes import VersionTuple
 from antiphon.table.evaluation import Evaluation
 from antiphon.table.evaluator import TableEvaluator
 from antiphon.table.merge import pack_id
@@ -57,43 +58,18 @@ class MergingEvaluator(TableEvaluator):
         for item in pending:
             self._overlay.update(item.changed)
 
-    def _puts(
-        self,
-        to: Evaluation,
-        view: dict[bytes, VersionTuple | None],
-        start: int,
-        ops: Sequence[TableOp],
-        now_ms: int,
-        end: int,  # noqa: ARG002 - one at a time, for each has an id by its place
-    ) -> int:
+    def _puts(self, to: Evaluation, start: int, ops: Sequence[TableOp], end: int) -> int:  # noqa: ARG002 - `end`:
+        """One at a time, for each has an id by its place."""
         to.next_version_id = self._base_id + start
-        return super()._puts(to, view, start, ops, now_ms, start + 1)
+        return super()._puts(to, start, ops, start + 1)
 
-    def _put_attributed(
-        self,
-        to: Evaluation,  # noqa: ARG002 - as of all puts
-        view: dict[bytes, VersionTuple | None],  # noqa: ARG002
-        index: int,  # noqa: ARG002
-        op: PutAttributed,  # noqa: ARG002
-        now_ms: int,  # noqa: ARG002
-    ) -> None:
-        raise InvalidRequestError(
-            "rows of a table with writers=multi have no attributes: no identity, partition key, index or sequence"
-        )
+    def _put_attributed(self, to: Evaluation, index: int, op: PutAttributed | PutEphemeral) -> None:
+        if isinstance(op, PutAttributed):
+            raise InvalidRequestError(
+                "rows of a table with writers=multi have no attributes: no identity, partition key, index or sequence"
+            )
+        super()._put_attributed(to, index, op)
 
-    def _remove(
-        self,
-        to: Evaluation,
-        view: dict[bytes, VersionTuple | None],
-        index: int,
-        key: bytes,
-        removed: VersionTuple,
-        now_ms: int,
-    ) -> None:
+    def _remove(self, to: Evaluation, index: int, key: bytes, removed: VersionTuple) -> None:
         """A removal has a version of its own, by which it is merged."""
-        version = (self._base_id + index, removed[1] + 1, removed[2], now_ms)
-        headers: list[tuple[str, bytes | None]] = [(VERSION_HEADER, VERSION.pack(*version))]
-        if len(to.records) != index:
-            headers.append((INDEX_HEADER, INDEX.pack(index)))
-        to.records.append((key, None, headers, now_ms))
-        view[key] = to.changed[key] = None
+        to.put(index, key, None, (self._base_id + index, removed[1] + 1, removed[2], to.now_ms))

@@ -39,9 +39,8 @@ class MergedState(TableState):
         self.rule = rule
         stored = store.get(CLOCK_KEY)
         self.clock_ms = -1 if stored is None else int(_CLOCK.unpack(stored)[0])
-        self.foreign_ms = (
-            self.clock_ms
-        )  # the same, but of changes that were not made by `own_origin` in this life
+        # The same, but of changes that were not made by `own_origin` in this life
+        self.foreign_ms = self.clock_ms
         self.own_origin = 0
         self.conflicts = 0  # changes that did not win over what was there
 

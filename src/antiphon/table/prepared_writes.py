@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from antiphon.errors import InvalidRequestError
 from antiphon.model.requests import Check, Delete, Put, TableOp
 from antiphon.model.table_transactions import PREPARE_OPS_MAX
-from antiphon.records.changes import VERSION, VersionTuple
-from antiphon.table.evaluation import Evaluation, Pending, effects_in
+from antiphon.records.changes import VERSION
+from antiphon.table.evaluation import Evaluation, Known, Pending, effects_in
 from antiphon.table.prepared import End, Prepare
 from antiphon.table.range_removals import RangeRemovals
 from antiphon.table.removals import RecentRemovals
@@ -59,7 +59,7 @@ class PreparedWrites(RangeRemovals):
     def appended_marker(self, producer_id: int, base_offset: int, *, commit: bool) -> None:
         """The marker that ends a producer's transaction is in the log at `base_offset`."""
         effects, end = self.transactions.end(producer_id), base_offset + 1
-        changed: dict[bytes, VersionTuple | None] = {}
+        changed: Known = {}
         for key, value, version in effects if commit else ():
             changed[key] = None if value is None else VERSION.unpack_from(version)
         change = End(producer_id, commit)

@@ -12,7 +12,7 @@ from antiphon.model.requests import DeleteRange, Put, TableOp
 from antiphon.model.sessions import PutEphemeral
 from antiphon.records.changes import VersionTuple
 from antiphon.records.key_order import is_text, key_of, sort_key
-from antiphon.table.evaluation import DONE, Evaluation, Steps
+from antiphon.table.evaluation import DONE, Evaluation, Known, Steps
 from antiphon.table.known_keys import KnownKeys
 from antiphon.table.order_reads import bounds_of, check_ordered, versions_ordered
 from antiphon.table.state import TableState
@@ -24,30 +24,14 @@ class RangeRemovals(ABC):
     """See the module's text; of a `TableEvaluator`, which has the rest of it."""
 
     state: TableState
-    _overlay: dict[bytes, VersionTuple | None]
+    _overlay: Known
     _appended_end: int
 
     @abstractmethod
-    def _remove(
-        self,
-        to: Evaluation,
-        view: dict[bytes, VersionTuple | None],
-        index: int,
-        key: bytes,
-        removed: VersionTuple,
-        now_ms: int,
-    ) -> None:
+    def _remove(self, to: Evaluation, index: int, key: bytes, removed: VersionTuple) -> None:
         """Add the removal of a key that has this version."""
 
-    def _delete_range(
-        self,
-        to: Evaluation,
-        view: dict[bytes, VersionTuple | None],
-        index: int,
-        ops: Sequence[TableOp],
-        now_ms: int,
-        piece: int,
-    ) -> Steps[None]:
+    def _delete_range(self, to: Evaluation, index: int, ops: Sequence[TableOp], piece: int) -> Steps[None]:
         op = ops[index]
         if not isinstance(op, DeleteRange | DeleteOrdered):
             unreachable("only a range is looked through")
@@ -66,7 +50,7 @@ class RangeRemovals(ABC):
                     limit=RANGE_KEYS_MAX,
                 )
             for key in sorted(found):
-                self._remove(to, view, index, key, found[key], now_ms)
+                self._remove(to, index, key, found[key])
             start = following
             if start is not None:
                 yield to.records

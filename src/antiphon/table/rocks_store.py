@@ -125,9 +125,8 @@ class RocksCursor:
         try:
             self._cursor.status()
         except Exception as error:
-            del (
-                self._cursor
-            )  # whoever keeps the error keeps frames that hold this; the files must not stay open for it
+            # Whoever keeps the error keeps frames that hold this; the files must not stay open for it
+            del self._cursor
             raise _failed(self._path, "a cursor", error, b"", None) from error
         return False
 

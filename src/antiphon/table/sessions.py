@@ -13,19 +13,9 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 from antiphon.errors import InvalidRequestError
-from antiphon.model.requests import Check, OpResult, TableOp
-from antiphon.model.rows import Version
-from antiphon.model.sessions import PutEphemeral
-from antiphon.records.changes import (
-    INDEX,
-    INDEX_HEADER,
-    SESSION,
-    SESSION_HEADER,
-    VERSION,
-    VERSION_HEADER,
-    VersionTuple,
-)
-from antiphon.table.evaluation import Evaluation
+from antiphon.model.requests import Check, TableOp
+from antiphon.records.changes import SESSION, SESSION_HEADER
+from antiphon.table.evaluation import Evaluation, Known
 from antiphon.table.ranges import OwnedRange
 from antiphon.table.session_rows import ENDED, SessionChange
 from antiphon.table.state import TableState
@@ -33,10 +23,7 @@ from antiphon.table.state import TableState
 SESSION_KEYS_MAX: Final = 1_000  # that were put under one session in one shard
 SESSION_KEYS_BYTES_MAX: Final = 256 * 1024  # of those keys together: the end of a session is one batch
 
-View = Callable[
-    [Sequence[TableOp], dict[bytes, VersionTuple | None]],
-    dict[bytes, VersionTuple | None],
-]
+View = Callable[[Sequence[TableOp], Known], Known]
 """`TableEvaluator._view`: versions of the keys that operations name."""
 
 
@@ -105,9 +92,7 @@ class OpenSessions:
                 session.size_bytes += len(key)
             keys[key] = version_id
 
-    def ending(
-        self, session_id: int, to: Evaluation, view: View, owned: OwnedRange, now_ms: int
-    ) -> Evaluation:
+    def ending(self, session_id: int, to: Evaluation, view: View, owned: OwnedRange) -> Evaluation:
         """Make `to` the end of the session: the removal of those of its keys that still have their versions."""
         keys = self._loaded(session_id, self.by_id[session_id])
         mine = sorted(filter(owned.holds, keys))
@@ -116,8 +101,7 @@ class OpenSessions:
         for key in mine:
             version = versions[key]
             if version is not None and version[0] == keys[key]:
-                to.records.append((key, None, [(VERSION_HEADER, VERSION.pack(*version)), owner], now_ms))
-                to.changed[key] = None
+                to.put(len(to.records), key, None, version, [owner])
                 to.removes(key)
         to.session = SessionChange(session_id, ENDED)
         return to
@@ -127,27 +111,3 @@ class OpenSessions:
             session.keys = self._state.session_keys(session_id)
             session.size_bytes = sum(map(len, session.keys))
         return session.keys
-
-
-def put_owned(
-    to: Evaluation, op: PutEphemeral, index: int, current: VersionTuple | None, now_ms: int
-) -> VersionTuple:
-    """Add a put under a session, which is in order, to an evaluation; returns the new version."""
-    version: VersionTuple = (
-        (to.next_version_id, 0, now_ms, now_ms)
-        if current is None
-        else (to.next_version_id, current[1] + 1, current[2], now_ms)
-    )
-    to.next_version_id += 1
-    headers: list[tuple[str, bytes | None]] = [
-        (VERSION_HEADER, VERSION.pack(*version)),
-        (SESSION_HEADER, SESSION.pack(op.session_id)),
-    ]
-    if len(to.records) != index:
-        headers.append((INDEX_HEADER, INDEX.pack(index)))
-    to.records.append((op.key, op.value, headers, now_ms))
-    if to.owned is None:
-        to.owned = []
-    to.owned.append((op.session_id, op.key, version[0]))
-    to.results.append(OpResult(0, Version(*version)))
-    return version

@@ -34,6 +34,12 @@ SWEEP_S: Final = 60.0  # between two looks for ids that expire
 SHARDS: Final = 4
 
 
+StepWithId = Callable[[Row | None, int], Step]
+"""By the row, and a producer id that is fresh: NOBODY until it needs one."""
+Taken = tuple[Refused | None, Row | None]
+"""What a step came to: why it was refused, and the row as it stands then."""
+
+
 class TransactionConfig(NamedTuple):
     """What an operator may choose."""
 
@@ -101,18 +107,14 @@ class TransactionCoordinator:
 
     # -- steps ----------------------------------------------------------------------------------------------------
 
-    async def init(
-        self, name: str, timeout_ms: int, expected: Producer | None
-    ) -> tuple[Refused | None, Row | None]:
+    async def init(self, name: str, timeout_ms: int, expected: Producer | None) -> Taken:
         """InitProducerId. Returns why it is refused, or the row as it stands then."""
         return await self._after_end(
             name,
             lambda row, fresh_id: t.init(row, timeout_ms, expected, fresh_id, system.wall_ms(), self.bounds),
         )
 
-    async def _after_end(
-        self, name: str, step: Callable[[Row | None, int], Step]
-    ) -> tuple[Refused | None, Row | None]:
+    async def _after_end(self, name: str, step: StepWithId) -> Taken:
         """A step that may have to wait for the end of the id's last transaction: for `END_WAIT_S`, then it is refused."""
         deadline_s = asyncio.get_running_loop().time() + END_WAIT_S
         while True:
@@ -120,9 +122,7 @@ class TransactionCoordinator:
             if refused is not Refused.CONCURRENT or not await self._is_over(name, deadline_s):
                 return refused, row
 
-    async def _take_with_id(
-        self, name: str, step: Callable[[Row | None, int], Step]
-    ) -> tuple[Refused | None, Row | None]:
+    async def _take_with_id(self, name: str, step: StepWithId) -> Taken:
         """A step that may need a fresh producer id, which is fetched then."""
         fresh_id = t.NOBODY
         while True:

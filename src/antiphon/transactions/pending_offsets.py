@@ -42,9 +42,8 @@ TRIES: Final = 16  # of a write whose condition does not hold any more
 PENDING_MAX: Final = 5_000  # offsets of one producer in one group
 PENDING_BYTES_MAX: Final = 512 * 1024  # of them, as they are written with the end of the transaction
 ROW_BYTES: Final = 64  # about, of a row beside its key and value
-KEPT_MS: Final = (
-    8 * 86_400_000
-)  # a producer is forgotten that ended nothing for so long; longer than its id is kept
+# A producer is forgotten that ended nothing for so long; longer than its id is kept
+KEPT_MS: Final = 8 * 86_400_000
 SWEEP_MS: Final = 3_600_000  # between two looks for those, in one group
 SWEPT_MAX: Final = 20_000
 SCAN_ROWS: Final = 1_000

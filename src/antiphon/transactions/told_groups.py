@@ -45,15 +45,12 @@ class GroupHost(Protocol):
 
     async def known(self) -> dict[str, GroupState]:
         """All groups with members here, and those without that are stored, without their members."""
-        ...
 
     async def one(self, group: str) -> GroupState | None:
         """One of them, with its members."""
-        ...
 
     def held(self, group: str) -> dict[tuple[bytes, int], int]:
         """By topic id and shard: records that members work on, of share-partitions that this node holds."""
-        ...
 
 
 class GroupTeller:

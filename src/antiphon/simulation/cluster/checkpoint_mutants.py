@@ -69,7 +69,7 @@ CHECKPOINT_MUTANTS: Final = (
     ClusterMutant(
         "checkpoint-forgets-counters",
         "a checkpoint lacks the numbers that are to be given next",
-        Edit(checkpoints, "names", '("counter", list(state.counters)),', ""),
+        Edit(checkpoints, "names", "in kinds for", "in kinds if kind != 'counter' for"),
         options=_CRASHES,
     ),
     ClusterMutant(

@@ -15,7 +15,7 @@ from antiphon.table import attributed, indexes, key_order
 from antiphon.table.attributed import Sequences
 from antiphon.table.key_order import KeyOrder
 from antiphon.table.range_removals import RangeRemovals
-from antiphon.table.state import TableState
+from antiphon.table.stored_state import StoredState
 
 _WORK: Final[dict[str, Any]] = only(oxia_clients=3)
 _SPLITS: Final[dict[str, Any]] = {**MOVES, **_WORK, "commands": "split", "table_shards": 2}
@@ -137,7 +137,7 @@ OXIA_MUTANTS: Final = (
     ClusterMutant(
         "oxia-order-keeps-what-a-split-took",
         "the entries of rows that a split has taken away stay when the rows are removed",
-        Edit(TableState, "purge", "if self.ordered:", "if False:"),
+        Edit(StoredState, "purge", "if self.ordered:", "if False:"),
         options={**_SPLITS, **_RANGES, "table_shards": 2},
     ),
     ClusterMutant(

@@ -69,7 +69,7 @@ SESSION_MUTANTS: Final = (
         "sessions-end-in-two-entries",
         "the rows of a session are removed by one entry, and the session by a later one",
         (
-            Edit(OpenSessions, "ending", "VERSION.pack(*version)), owner]", "VERSION.pack(*version))]"),
+            Edit(OpenSessions, "ending", "version, [owner]", "version"),
             Edit(
                 OpenSessions,
                 "ending",

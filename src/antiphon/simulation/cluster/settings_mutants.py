@@ -72,7 +72,7 @@ SETTINGS_MUTANTS: Final = (
     ClusterMutant(
         "settings-missing-from-checkpoints",
         "a checkpoint leaves out what is set for nodes",
-        Edit(checkpoints, "names", '("settings", list(state.node_settings)),', ""),
+        Edit(checkpoints, "names", "in kinds for", "in kinds if kind != 'settings' for"),
         options=_CHECKPOINTED,
     ),
     ClusterMutant(
@@ -99,7 +99,7 @@ SETTINGS_MUTANTS: Final = (
     ClusterMutant(
         "subscriptions-missing-from-checkpoints",
         "a checkpoint leaves out subscriptions to clients' metrics",
-        Edit(checkpoints, "names", '("subscription", list(state.subscriptions)),', ""),
+        Edit(checkpoints, "names", "in kinds for", "in kinds if kind != 'subscription' for"),
         options={**_CHECKPOINTED, **_SUBSCRIBERS},
     ),
 )

@@ -6,7 +6,7 @@ from antiphon.partition.table_reads import TableReads
 from antiphon.simulation.cluster.mutant import ClusterMutant, Edit
 from antiphon.simulation.cluster.mutant_worlds import CRASHES, SNAPSHOTS, only
 from antiphon.table.rocks_store import RocksCursor, RocksStore
-from antiphon.table.state import TableState
+from antiphon.table.stored_state import StoredState
 
 _ROTTEN: Final[dict[str, Any]] = {
     **SNAPSHOTS,
@@ -73,7 +73,7 @@ STORE_MUTANTS: Final = (
         "store-offset-before-rows",
         "the applied offset is written in a batch of its own, before the rows",
         Edit(
-            TableState,
+            StoredState,
             "apply_effects",
             "put(META_KEY, META.pack(self.format, end, next_version_id))\n",
             "first = self._store.batch()\n"

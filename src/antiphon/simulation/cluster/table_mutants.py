@@ -14,7 +14,7 @@ from antiphon.table.bulk_puts import Loads
 from antiphon.table.evaluator import TableEvaluator
 from antiphon.table.folding import Folding, FoldSteps
 from antiphon.table.range_removals import RangeRemovals
-from antiphon.table.state import TableState
+from antiphon.table.stored_state import StoredState
 
 _RANGES: Final = {**CALM, "range_deletes": True, "putters": 0, "appenders": 0}
 
@@ -149,7 +149,7 @@ TABLE_MUTANTS: Final = (
     ClusterMutant(
         "loads-have-no-order",
         "rows of a load get no entries in the hierarchical order",
-        Edit(TableState, "apply_prepared", "if self.order is not None and unordered:", "if False:"),
+        Edit(StoredState, "apply_prepared", "if self.order is not None and unordered:", "if False:"),
         options=_LOADS,
     ),
 )
