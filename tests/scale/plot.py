@@ -28,7 +28,7 @@ def draw(path: Path, found: dict[str, list[dict[str, Any]]]) -> None:
         for line, (key, title) in enumerate(axis.drawn.items()):
             plot = columns[line][column]
             plot.plot(sizes, [row[key] for row in rows], "o-", color=BLUE, lw=1.4, ms=4)
-            plot.set_ylim(bottom=0)
+            plot.set_ylim(0, 1.1 * max(row[key] for row in rows))
             plot.set_title(title, fontsize=10)
             plot.set_xlabel(axis.title)
             if max(sizes) > 20 * min(sizes):
