@@ -32,6 +32,7 @@ from antiphon.simulation.runtime.escapes import FORBIDDEN, NOW, EscapeError, no_
 from antiphon.simulation.runtime.loop import VirtualLoop
 from antiphon.simulation.runtime.network import Network
 from antiphon.simulation.runtime.process import Process
+from tests.records.test_packed_effects import loaded_kernels
 from tests.simulation.told import words
 
 
@@ -192,6 +193,7 @@ EVERYTHING: Final[dict[str, Any]] = {
 
 @pytest.mark.parametrize("profile", ["oxia", "raft", "multi"])
 def test_nothing_escapes(profile: str) -> None:
+    loaded_kernels()  # a node has that done in a thread, once it has seen enough rows
     with no_escapes() as escaped:
         result = run_cluster(draw_options(2, profile, **EVERYTHING, multi_tables=profile == "multi"))
     assert not escaped

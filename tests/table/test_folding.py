@@ -25,7 +25,7 @@ from tests.table.leading import LeaderAndFollower
 from tests.table.test_merge import Change, cell
 from tests.table.test_merge import batch_of as merged_batch
 
-KEYS = [b"%d" % number for number in range(12)]
+KEYS = [*(b"%d" % number for number in range(12)), b"1/a", b"2/b", b"2/b/c"]
 SIZES = (1, 7, 2, 30, 3, 1, 20)  # of the requests
 
 

@@ -74,7 +74,7 @@ class Loads:
         `producer`: id, epoch and sequence. Raises OverloadedError.
         """
         judge, state = self._judge, self._judge.state
-        if judge.has_indexes or state.has_indexes or state.ordered or judge.transactions.locked:
+        if judge.has_indexes or state.has_indexes or judge.transactions.locked:
             return None
         *_, overlay = self._known()
         if len(overlay) > OVERLAY_KEYS_MAX:
@@ -132,5 +132,6 @@ class Loads:
             put(key, row)
         end = base_offset + len(loading.changed)
         self._append(
-            base_offset, Pending(end, [], loading.changed, loading.next_version_id, prepared=prepared)
+            base_offset,
+            Pending(end, [], loading.changed, loading.next_version_id, prepared=prepared, unordered=True),
         )

@@ -136,6 +136,7 @@ class Pending(NamedTuple):
     alone: bool = False  # `records` say more than versions: it is applied by itself
     attributed: bool = False  # see Evaluation
     entries: Mapping[bytes, tuple[Entry, ...]] | None = None  # see Evaluation
+    unordered: bool = False  # `prepared` puts what is `changed`, and has no entries of the order of keys
 
 
 def too_many(ops: Sequence[TableOp]) -> InvalidRequestError:

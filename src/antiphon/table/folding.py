@@ -147,17 +147,20 @@ def _apply_stored(
     state: Folding, kernels: "EffectKernels", header: BatchHeader, data: Buffer, end: int
 ) -> bool:
     """Apply a batch of many rows, if nothing but the rows follows from it; False: it is to be looked at closely."""
-    if state.ordered or state.has_indexes:
+    if state.has_indexes:
         return False
     rows = kernels.stored(header, data, USER[0])
     if rows is None:
         return False
-    batch = state.batch()
+    batch, unordered = state.batch(), []
     put = batch.put
     for key, value in zip(rows.keys, rows.values, strict=True):
         if value is None:
             batch.delete(key)
         else:
             put(key, value)
-    state.apply_prepared(batch, end, max(state.next_version_id, rows.newest_id + 1))
+    if state.ordered:
+        unordered = [(key[1:], value, b"") for key, value in zip(rows.keys, rows.values, strict=True)]
+    newest = max(state.next_version_id, rows.newest_id + 1)
+    state.apply_prepared(batch, end, newest, unordered=unordered)
     return True

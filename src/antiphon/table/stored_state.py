@@ -140,17 +140,21 @@ class StoredState:
         *,
         attributed: bool = False,
         indexed: bool = False,
+        unordered: Sequence[Effect] = (),
     ) -> None:
         """`apply_effects` of effects that are in a batch already, with what they change of the indexes; it is used up.
 
-        `attributed`: rows of them have attributes; `indexed`: indexes may lead to some.
+        `attributed`: rows of them have attributes; `indexed`: indexes may lead to some. `unordered`: those of them whose
+        entries in the hierarchical order are not in the batch.
         """
         if end < self.applied_offset:
             unreachable(f"applied state never goes back: {self.applied_offset} -> {end}")
         self.has_indexes = self.has_indexes or indexed
         if attributed:
             self.format = max(self.format, ATTRIBUTES_FORMAT)
-        if self.order is not None:
+        if self.order is not None and unordered:
+            self.order.follow(batch, unordered)
+        elif self.order is not None:
             self.order.make()
         batch.put(META_KEY, META.pack(self.format, end, next_version_id))
         self._store.write(batch)

@@ -14,6 +14,7 @@ from antiphon.table.bulk_puts import Loads
 from antiphon.table.evaluator import TableEvaluator
 from antiphon.table.folding import Folding, FoldSteps
 from antiphon.table.range_removals import RangeRemovals
+from antiphon.table.stored_state import StoredState
 
 _RANGES: Final = {**CALM, "range_deletes": True, "putters": 0, "appenders": 0}
 
@@ -144,5 +145,11 @@ TABLE_MUTANTS: Final = (
         ),
         options=_LOADS,
         quick=True,
+    ),
+    ClusterMutant(
+        "loads-have-no-order",
+        "rows of a load get no entries in the hierarchical order",
+        Edit(StoredState, "apply_prepared", "if self.order is not None and unordered:", "if False:"),
+        options=_LOADS,
     ),
 )

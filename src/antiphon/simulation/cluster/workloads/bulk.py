@@ -1,4 +1,4 @@
-"""Bulk writes to a table, beside everybody else's: each acknowledged row is there at the end."""
+"""Bulk writes to tables, beside everybody else's: each acknowledged row is there at the end."""
 
 import asyncio
 from collections import defaultdict
@@ -13,7 +13,7 @@ from antiphon.records.packed_rows import packed
 from antiphon.simulation.cluster.drawing import MAIN, Drawn, one_of
 from antiphon.simulation.cluster.settle import folded
 from antiphon.simulation.cluster.workloads.registry import workload
-from antiphon.simulation.cluster.workloads.workload import PATIENCE_S, Workload
+from antiphon.simulation.cluster.workloads.workload import PATIENCE_S, Workload, make_table
 from antiphon.simulation.violation import require
 
 if TYPE_CHECKING:
@@ -24,22 +24,29 @@ ROWS: Final = (1, 20)  # of a request
 VALUE_BYTES: Final = (10, 2_000)
 IN_FLIGHT: Final = 3  # requests of one writer
 LOADS: Final = 0.7  # of the requests; the others are operations
+ORDERED: Final = "bulk-by-depth"
+DEEP: Final = 0.1  # of the keys of the table with an order have slashes
 
 
 @workload("bulk_writers", 9, Drawn(one_of(0, 0, 2), MAIN, 14))
 class BulkWorkload(Workload):
     """Bulk writes of rows, as loads and as operations.
 
-    Checked: each acknowledged row is in the table's logs.
+    Checked: each acknowledged row is in the tables' logs. That rows and the order of keys go together is checked of every
+    store.
 
-    It writes to a table that another workload has made.
+    It writes to a table that another workload has made, and to one of its own with an order of keys.
     """
 
     def __init__(self, cluster: "SimulatedCluster", table: str = "rows") -> None:
         super().__init__(cluster, f"bulk-{table}")
-        self._table = table
+        self._tables = (table, ORDERED)
         self.acknowledged: dict[bytes, bytes] = {}
         self.outcomes = {"ok": 0, "unknown": 0}
+
+    async def set_up(self, db: AsyncClient) -> None:
+        """See `Workload`."""
+        await make_table(self.cluster, db, ORDERED, {"key.sorting": "hierarchical"})
 
     async def _work(self, process: "Process", number: int) -> None:
         db = await self.connected()
@@ -50,12 +57,13 @@ class BulkWorkload(Workload):
     async def _line(self, db: AsyncClient, process: "Process", name: str) -> None:
         draw, serial = process.random, 0
         while not self.stopped:
-            rows = {}
+            rows, table = {}, draw.choice(self._tables)
             for _ in range(draw.randint(*ROWS)):
                 serial += 1
-                rows[f"bulk-{name}-{serial}".encode()] = draw.randbytes(draw.randint(*VALUE_BYTES))
+                slash = "/" if table == ORDERED and draw.random() < DEEP else "-"
+                rows[f"bulk-{name}{slash}{serial}".encode()] = draw.randbytes(draw.randint(*VALUE_BYTES))
             is_load = draw.random() < LOADS
-            for shard_id, part in (await self._by_shard(db, rows)).items():
+            for shard_id, part in (await self._by_shard(db, table, rows)).items():
                 await self._write(db, shard_id, part, is_load=is_load)
             if self.operations_per_s:
                 await self.think(process, IN_FLIGHT)
@@ -63,9 +71,9 @@ class BulkWorkload(Workload):
                 await asyncio.sleep(draw.uniform(0.0, 0.05))
 
     async def _by_shard(
-        self, db: AsyncClient, rows: dict[bytes, bytes]
+        self, db: AsyncClient, table: str, rows: dict[bytes, bytes]
     ) -> dict[int, list[tuple[bytes, bytes]]]:
-        topic = await self._meta(db)
+        topic = await self._meta(db, table)
         found: dict[int, list[tuple[bytes, bytes]]] = defaultdict(list)
         if topic is not None:
             ranges = KeyRanges(topic.shards)
@@ -73,13 +81,13 @@ class BulkWorkload(Workload):
                 found[ranges.shard_of(key).shard_id].append((key, value))
         return found
 
-    async def _meta(self, db: AsyncClient) -> TopicMeta | None:
+    async def _meta(self, db: AsyncClient, table: str) -> TopicMeta | None:
         try:
             meta = await db.metadata()
         except AntiphonError:
             await asyncio.sleep(0.1)
             return None
-        return next(topic for topic in meta.topics if topic.name == self._table)
+        return next(topic for topic in meta.topics if topic.name == table)
 
     async def _write(
         self, db: AsyncClient, shard_id: int, rows: list[tuple[bytes, bytes]], *, is_load: bool
@@ -109,7 +117,7 @@ class BulkWorkload(Workload):
             if machine.node is None:
                 continue
             for topic in machine.node.view.cluster().topics:
-                if topic.name == self._table:
+                if topic.name in self._tables:
                     for shard in topic.shards:
                         rows = folded(self.cluster, shard.shard_id)
                         found.update({key: value for key, (value, _) in rows.items()})
