@@ -15,6 +15,7 @@ from antiphon.table.neighbours import DOWN, EQUAL
 from antiphon.table.places import place_of
 from antiphon.table.prepared import PreparedTransactions, locked_error
 from antiphon.table.state import SCAN_BYTES_MAX, SCAN_ROWS_MAX, TableState
+from antiphon.table.stored_versions import VersionsFound
 
 Hashes = tuple[int, int]
 """The first and the last hash that a reader may see; (-1, -1): all that are there."""
@@ -120,9 +121,7 @@ def _limit(asked: OrderedScan) -> int:
     return min(asked.limit, SCAN_ROWS_MAX)
 
 
-def versions_ordered(
-    state: TableState, start: bytes, end: bytes, examined_max: int
-) -> tuple[list[tuple[bytes, VersionTuple]], bytes | None]:
+def versions_ordered(state: TableState, start: bytes, end: bytes, examined_max: int) -> VersionsFound:
     """Keys whose sort keys are in [start, end) with their versions (empty end: to the end), and the sort key to go on with.
 
     Looks at no more than `examined_max` rows.

@@ -16,6 +16,7 @@ from antiphon.table.evaluation import DONE, Evaluation, Known, Steps
 from antiphon.table.known_keys import KnownKeys
 from antiphon.table.order_reads import bounds_of, check_ordered, versions_ordered
 from antiphon.table.state import TableState
+from antiphon.table.stored_versions import VersionsFound
 
 RANGE_KEYS_MAX: Final = 100_000
 
@@ -102,7 +103,7 @@ class Order(NamedTuple):
     sort_key: Callable[[bytes], bytes | None] | None
     key_at: Callable[[bytes], bytes]
     bounds: Callable[[TableState, DeleteRange | DeleteOrdered], Bounds]
-    stored: Callable[[TableState, bytes, bytes, int], tuple[list[tuple[bytes, VersionTuple]], bytes | None]]
+    stored: Callable[[TableState, bytes, bytes, int], VersionsFound]
 
 
 def _plain_bounds(_state: TableState, op: DeleteRange | DeleteOrdered) -> Bounds:
@@ -114,9 +115,7 @@ def _ordered_bounds(state: TableState, op: DeleteRange | DeleteOrdered) -> Bound
     return bounds_of(op.start, op.end)
 
 
-def _plain_versions(
-    state: TableState, start: bytes, end: bytes, examined_max: int
-) -> tuple[list[tuple[bytes, VersionTuple]], bytes | None]:
+def _plain_versions(state: TableState, start: bytes, end: bytes, examined_max: int) -> VersionsFound:
     return state.versions_in(start, end, examined_max)
 
 

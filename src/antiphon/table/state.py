@@ -44,7 +44,7 @@ from antiphon.table.neighbours import EQUAL, entries_next_to
 from antiphon.table.places import place_of
 from antiphon.table.ranges import OwnedRange, narrowed
 from antiphon.table.store import StoreEngine
-from antiphon.table.stored_versions import versions_of
+from antiphon.table.stored_versions import VersionsFound, versions_of
 
 GET_KEYS: Final = (16, 512)  # that are read from the store at once: at first, and where rows are small
 SMALL_ROW_BYTES: Final = 4096
@@ -164,9 +164,7 @@ class TableState(Folding):
             size_bytes += len(key) + (len(stored) if include_value else VERSION.size)
         return rows, False
 
-    def versions_in(
-        self, start: bytes, end: bytes, examined_max: int
-    ) -> tuple[list[tuple[bytes, VersionTuple]], bytes | None]:
+    def versions_in(self, start: bytes, end: bytes, examined_max: int) -> VersionsFound:
         """Keys in [start, end) with their versions (empty end: to the end), and the key to go on with.
 
         Looks at no more than `examined_max` rows.

@@ -9,6 +9,9 @@ from antiphon.table.store import Store
 Versions = list[VersionTuple | None]
 """In the order of the keys; None where a key is not there."""
 
+VersionsFound = tuple[list[tuple[bytes, VersionTuple]], bytes | None]
+"""Keys of a range with their versions, and the key to go on with; None: that is all of it."""
+
 
 def versions_of(store: Store, stored_keys: Sequence[bytes]) -> Versions:
     """By a look-up of each."""
