@@ -38,12 +38,8 @@ def bench(
             found[name] = measure(name, seconds)
         if not as_json:
             typer.echo(f"\n{name}")
-            headings = list(found[name][0])
-            print_table(
-                [heading.upper() for heading in headings],
-                [list(row.values()) for row in found[name]],
-                as_json=False,
-            )
+            rows = found[name]
+            print_table([key.upper() for key in rows[0]], [list(row.values()) for row in rows], as_json=False)
     if as_json:
         print_json({"machine": machine(), "seconds": seconds, "suites": found})
 

@@ -10,7 +10,7 @@ import typer
 
 import antiphon
 from antiphon.cli.declare import DirOption, ServersOption, command, server_addresses
-from antiphon.cli.output import note, pairs_of, usage
+from antiphon.cli.output import note, pairs_of, print_json, usage
 from antiphon.client.local_folder import DEFAULT_DIR
 from antiphon.errors import InvalidRequestError, UnknownTopicError
 
@@ -59,11 +59,7 @@ def produce(
                 expect = positions[-1].offset + 1
             if as_json:
                 for position in positions:
-                    typer.echo(
-                        json.dumps(
-                            {"shard": position.shard, "offset": position.offset, "term": position.term}
-                        )
-                    )
+                    print_json({"shard": position.shard, "offset": position.offset, "term": position.term})
     if not as_json:
         typer.echo(f"appended {count} records to {topic}", err=True)
 

@@ -54,21 +54,17 @@ def shard_move(
         if wait:
             wait_for_moves(db, lambda name, meta: (name, meta.index) == (topic, shard), timeout_s)
         meta = next(each for each in db.metadata().topics if each.name == topic).shards[shard]
-    if common.as_json:
-        print_json(
-            {
-                "topic": topic,
-                "shard": shard,
-                "done": not is_on_its_way(meta),
-                "ensemble": list(meta.ensemble),
-                "leader": meta.leader if meta.leader >= 0 else None,
-                "seconds": round(time.monotonic() - started, 3),
-            }
-        )
-    elif wait:
-        typer.echo(f"{topic}/{shard} is on nodes {listed(meta.ensemble)}, led by node {meta.leader}")
-    else:
-        typer.echo(f"{topic}/{shard} goes to nodes {listed(meta.aim)}")
+    there = f"is on nodes {listed(meta.ensemble)}, led by node {meta.leader}"
+    told = {
+        "topic": topic,
+        "shard": shard,
+        "done": not is_on_its_way(meta),
+        "ensemble": list(meta.ensemble),
+        "leader": meta.leader if meta.leader >= 0 else None,
+        "seconds": round(time.monotonic() - started, 3),
+    }
+    text = f"{topic}/{shard} {there if wait else f'goes to nodes {listed(meta.aim)}'}"
+    say(text, told, as_json=common.as_json)
 
 
 @command("rebalance", "antiphon rebalance --leaders-only")

@@ -2,19 +2,19 @@
 
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import typer
 
 from antiphon.client.moves import shards_on_their_way
-from antiphon.errors import TimedOutError
 from antiphon.model.metadata import ClusterMeta, ShardMeta
+from antiphon.tools.rolling import wait_until
 
 if TYPE_CHECKING:
     import antiphon
 
 POLL_S: Final = 0.1
-SAY_EVERY_S: Final = 1.0
 WAIT_S: Final = 3600.0
 
 Concern = Callable[[str, ShardMeta], bool]
@@ -41,7 +41,7 @@ def wait_for_moves(db: "antiphon.Client", concerns: Concern, timeout_s: float) -
             return ""
         return f"{len(moving)} of {most} shards on their way; {_waits_for(cluster, *moving[0])}"
 
-    wait_until_done(look, timeout_s, "It goes on by itself; `antiphon shard list` shows how far it is")
+    wait_until_done(look, timeout_s, "it goes on by itself; `antiphon shard list` shows how far it is")
     return most
 
 
@@ -50,18 +50,8 @@ def wait_until_done(look: Callable[[], str], timeout_s: float, then: str) -> Non
 
     Raises TimedOutError, with the last words and what to know then.
     """
-    deadline = time.monotonic() + timeout_s
-    said, said_at = "", 0.0
-    while True:
-        time.sleep(POLL_S)  # nodes hear one after the other of what was decided just now
-        words, now = look(), time.monotonic()
-        if not words:
-            return
-        if words != said and now - said_at >= SAY_EVERY_S:
-            typer.echo(words, err=True)
-            said, said_at = words, now
-        if now > deadline:
-            raise TimedOutError(f"{words}. {then}")
+    time.sleep(POLL_S)  # nodes hear one after the other of what was decided just now
+    wait_until(look, timeout_s, partial(typer.echo, err=True), then)
 
 
 def _waits_for(cluster: ClusterMeta, topic: str, shard: ShardMeta) -> str:

@@ -126,19 +126,16 @@ def _restart_all(
         db.rebalance(leaders_only=True)
         evened = wait_for_moves(db, anything, timeout_s)
     left = [one.node for one in planned[len(done) :]]
-    if as_json:
-        print_json(
-            {
-                "plan": [as_plain(one) for one in planned],
-                "restarted": [as_plain(one) for one in done],
-                "failed": failed,
-                "left": left,
-                "leaderships_evened": evened,
-                "seconds": round(time.monotonic() - started, 3),
-            }
-        )
-    else:
-        typer.echo(_result(done, evened, time.monotonic() - started))
+    took_s = time.monotonic() - started
+    told = {
+        "plan": [as_plain(one) for one in planned],
+        "restarted": [as_plain(one) for one in done],
+        "failed": failed,
+        "left": left,
+        "leaderships_evened": evened,
+        "seconds": round(took_s, 3),
+    }
+    say(_result(done, evened, took_s), told, as_json=as_json)
     if failed is not None:
         _print_progress(
             f"antiphon: {failed['why']}. `antiphon status` shows how the cluster is; when that is mended: "

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from antiphon.cli.declare import command
-from antiphon.cli.output import usage
+from antiphon.cli.output import say, usage
 from antiphon.cli.simulate_failures import catch_all, report_shrunk
 from antiphon.cli.simulate_steps import Steps, StoppedError
 from antiphon.errors import InvalidRequestError
@@ -156,13 +156,11 @@ def _run(seeds: "runs.Seeds", jobs: int, *, as_json: bool) -> Any:
     began = time.monotonic()
     passed, failed = runs.run(seeds, runs.workers_for(jobs, seeds.count), _progress(seeds.count))
     elapsed_s = time.monotonic() - began
-    if as_json:
-        typer.echo(json.dumps(runs.figures(passed, failed, elapsed_s)))
-    elif failed is not None:
-        typer.echo(report(failed))
-        typer.echo(f"again: antiphon simulate {runs.again(failed, seeds)}")
+    if failed is None:
+        text = runs.words(seeds.first, passed, elapsed_s)
     else:
-        typer.echo(runs.words(seeds.first, passed, elapsed_s))
+        text = f"{report(failed)}\nagain: antiphon simulate {runs.again(failed, seeds)}"
+    say(text, runs.figures(passed, failed, elapsed_s), as_json=as_json)
     return failed
 
 
@@ -184,13 +182,10 @@ def _carry_out(script: "Path | Script", mutant: str | None, *, as_json: bool, st
     except InvalidRequestError as error:
         usage(error.message)
     failed = outcome.line > 0
-    if as_json:
-        failure = {"line": outcome.line, "message": outcome.failure} if failed else None
-        typer.echo(json.dumps({"script": name, "steps": outcome.steps, "failure": failure}))
-    elif failed:
-        typer.echo(f"{name}: line {outcome.line}: {outcome.failure}")
-    else:
-        typer.echo(f"{name}: {outcome.steps} steps, every expectation met, every promise kept")
+    failure = {"line": outcome.line, "message": outcome.failure} if failed else None
+    met = f"{outcome.steps} steps, every expectation met, every promise kept"
+    text = f"{name}: line {outcome.line}: {outcome.failure}" if failed else f"{name}: {met}"
+    say(text, {"script": name, "steps": outcome.steps, "failure": failure}, as_json=as_json)
     if failed:
         raise typer.Exit(1)
 

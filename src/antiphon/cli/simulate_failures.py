@@ -1,12 +1,13 @@
 """`antiphon simulate` when something fails: the run made small and told, and the mutants that have to fail."""
 
-import json
 import sys
 import time
 from pathlib import Path
 from typing import Any
 
 import typer
+
+from antiphon.cli.output import print_json
 
 
 def report_shrunk(failed: Any, mutant: str | None, save: Path | None, *, quiet: bool) -> None:
@@ -51,16 +52,14 @@ def catch_all(count: int, profile: str | None, workers: int, *, as_json: bool) -
             typer.echo(_row(one, runs.MUTANTS[one["mutant"]], count))
     missed = [one["mutant"] for one in found if one["seeds"] is None]
     if as_json:
-        typer.echo(
-            json.dumps(
-                {
-                    "mutants": found,
-                    "plants": [{"plant": one["mutant"], **one} for one in found],  # the keys of before
-                    "missed": missed,
-                    "elapsed_s": round(time.monotonic() - began),
-                    "jobs": workers,
-                }
-            )
+        print_json(
+            {
+                "mutants": found,
+                "plants": [{"plant": one["mutant"], **one} for one in found],  # the keys of before
+                "missed": missed,
+                "elapsed_s": round(time.monotonic() - began),
+                "jobs": workers,
+            }
         )
     elif missed:
         typer.echo(f"\nnot found: {', '.join(missed)}")

@@ -76,7 +76,7 @@ def _wait(db: "antiphon.Client", timeout_s: float) -> None:
     wait_until_done(
         look,
         timeout_s,
-        "It goes on by itself: `antiphon node voters` shows how far it is, `--cancel` takes it back",
+        "it goes on by itself: `antiphon node voters` shows how far it is, `--cancel` takes it back",
     )
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, overload
 
 from antiphon import system, tracing
 from antiphon.client.account import account_of
+from antiphon.client.closing import AsyncCloses
 from antiphon.client.cluster import Cluster
 from antiphon.client.codecs import Codec, codec_of
 from antiphon.client.coordinated import CoordinatedCalls, Coordinators
@@ -69,7 +70,7 @@ CONNECT_TIMEOUT_S: Final = 10.0
 MOVES_POLL_S: Final = 0.1
 
 
-class AsyncClient(CoordinatedCalls, RawRequests):
+class AsyncClient(CoordinatedCalls, RawRequests, AsyncCloses):
     """A cluster, from one event loop. Connections are shared by all topics and tables. Close it, or use it as a context."""
 
     def __init__(
@@ -99,11 +100,6 @@ class AsyncClient(CoordinatedCalls, RawRequests):
     async def __aenter__(self) -> Self:
         await self.connect()
         return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.close()
 
     async def connect(self, timeout_s: float = CONNECT_TIMEOUT_S) -> None:
         """Reach any node; `antiphon.aio.connect` does this. Raises UnreachableError."""

@@ -338,13 +338,6 @@ class Cluster(Closes):
                 tries.progressed()
             self._next(tries, f"{left} of {len(calls)} requests had no answer")
 
-    def list_offsets(self, times_ms: Mapping[int, int]) -> dict[int, OffsetReply]:
-        """What each shard answers to its time, which is as in `ListOffset`; both by shard id."""
-        answers = self.call_all(
-            [ShardCall(shard, ListOffset(shard, at_ms)) for shard, at_ms in times_ms.items()]
-        )
-        return {shard: answer.body for shard, answer in zip(times_ms, answers, strict=True)}
-
     def _round(
         self, calls: Sequence[ShardCall], waiting: Sequence[int], answers: dict[int, Answer], tries: Tries
     ) -> None:
@@ -411,3 +404,9 @@ class Cluster(Closes):
         if self._routes.leader(shard_id) is None:
             self.newest_metadata()  # a node that has just started may not know of it yet
         return parse_address(self._routes.leader_address(shard_id))
+
+
+def list_offsets(cluster: Cluster, times_ms: Mapping[int, int]) -> dict[int, OffsetReply]:
+    """What each shard answers to its time, which is as in `ListOffset`; both by shard id."""
+    calls = [ShardCall(shard, ListOffset(shard, time_ms)) for shard, time_ms in times_ms.items()]
+    return {shard: found.body for shard, found in zip(times_ms, cluster.call_all(calls), strict=True)}

@@ -21,11 +21,10 @@ class Closes(ABC):
         """Let go of what is open."""
 
 
-class StartsAndCloses(ABC):
+class AsyncCloses(ABC):
     """On an event loop."""
 
     async def __aenter__(self) -> Self:
-        await self.start()
         return self
 
     async def __aexit__(
@@ -34,9 +33,17 @@ class StartsAndCloses(ABC):
         await self.close()
 
     @abstractmethod
-    async def start(self) -> None:
-        """Begin."""
-
-    @abstractmethod
     async def close(self) -> None:
         """Let go of what is open."""
+
+
+class StartsAndCloses(AsyncCloses):
+    """The same, which begins with the `with`."""
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    @abstractmethod
+    async def start(self) -> None:
+        """Begin."""

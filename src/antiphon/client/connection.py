@@ -232,27 +232,32 @@ async def open_connection(
     connection = Connection(address)
     greeting = Greeting(address, who, account, cluster_id)
     try:
+        await _log_in(connection, greeting, await _say_hello(connection, greeting, host, port, context))
+    except BaseException:
+        await connection.close()
+        raise
+    connection.cluster_id = greeting.cluster_id
+    return connection
+
+
+async def _say_hello(
+    connection: Connection, greeting: Greeting, host: str, port: int, context: "ssl.SSLContext | None"
+) -> Any:
+    """Connect; returns what the node answers to the hello."""
+    try:
         async with asyncio.timeout(CONNECT_TIMEOUT_S):
             await _dial(connection, host, port, context)
             reply, _ = await connection.request(greeting.first())
     except ConnectionLostError as error:
-        await connection.close()
         hint = HUNG_UP if context is None else HUNG_UP_ON_TLS
         raise NoHelloError(f"{error.message} {hint}") from error
     except AntiphonError:  # some are TimeoutErrors, too
-        await connection.close()
         raise
     except TimeoutError:
-        await connection.close()
-        raise NoHelloError(f"{address} did not answer within {CONNECT_TIMEOUT_S:.0f} s") from None
+        raise NoHelloError(f"{connection.address} did not answer within {CONNECT_TIMEOUT_S:.0f} s") from None
     except OSError as error:
-        raise ConnectionLostError(f"{address} cannot be reached: {error}") from error
-    except BaseException:
-        await connection.close()
-        raise
-    await _log_in(connection, greeting, reply)
-    connection.cluster_id = greeting.cluster_id
-    return connection
+        raise ConnectionLostError(f"{connection.address} cannot be reached: {error}") from error
+    return reply
 
 
 async def _dial(connection: Connection, host: str, port: int, context: "ssl.SSLContext | None") -> None:
@@ -277,11 +282,6 @@ async def _log_in(connection: Connection, greeting: Greeting, reply: Any) -> Non
             while (request := greeting.next(reply)) is not None:
                 reply, _ = await connection.request(request)
     except AntiphonError:
-        await connection.close()
         raise
     except TimeoutError:
-        await connection.close()
         raise ConnectionLostError(f"{connection.address} did not answer a login") from None
-    except BaseException:
-        await connection.close()
-        raise

@@ -13,10 +13,10 @@ the others.
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable
-from types import TracebackType
 from typing import Any, Final, Protocol, Self
 
 from antiphon import system
+from antiphon.client.closing import AsyncCloses
 from antiphon.client.cluster import Cluster
 from antiphon.client.connection_errors import ClientClosedError
 from antiphon.client.log import logger
@@ -93,7 +93,7 @@ class Place:
         self.heartbeats: asyncio.Task[None] | None = None
 
 
-class AsyncSession:
+class AsyncSession(AsyncCloses):
     """A session; `client.session()` makes one. Use it as `async with db.session() as session`, or close it.
 
     Attributes:
@@ -115,14 +115,6 @@ class AsyncSession:
         self._closed = False
         self._told: list[OnLost] = [] if on_lost is None else [on_lost]
         self._ends: dict[asyncio.Task[None], None] = {}
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.close()
 
     @property
     def aio(self) -> Self:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any, Final
 
-from antiphon.client.blocking import Cluster
+from antiphon.client.blocking import Cluster, list_offsets
 from antiphon.client.log_reader import committed_end
 from antiphon.lake.mirror import Source
 from antiphon.lake.values.decoding import ValueSpec
@@ -19,7 +19,7 @@ def shard_ends(source: Source, timeout_ms: int) -> dict[int, tuple[int, int]]:
     """First offset and committed end of every shard, now."""
     with Cluster(parse_servers(source.servers), timeout_ms) as cluster:
         shards = cluster.topic(source.name, table=source.is_table).shards
-        replies = cluster.list_offsets({shard.shard_id: LIST_LATEST for shard in shards})
+        replies = list_offsets(cluster, {shard.shard_id: LIST_LATEST for shard in shards})
     found = zip(shards, replies.values(), strict=True)
     return {shard.index: (reply.log_start, committed_end(reply)) for shard, reply in found}
 

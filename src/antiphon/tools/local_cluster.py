@@ -28,6 +28,7 @@ from antiphon.client.local_folder import LISTENERS
 from antiphon.errors import AntiphonError, InvalidRequestError, TimedOutError, UnavailableError
 from antiphon.node.injected_faults import FAULTS_VARIABLE, inject, taken
 from antiphon.tools.cluster_files import running_pid
+from antiphon.tools.processes import send_signal
 
 COMMAND = (sys.executable, "-m", "antiphon.cli.main")
 TAKEN_TIMEOUT_S: Final = 20.0
@@ -136,7 +137,7 @@ class LocalCluster:
         """
         node = self.nodes[node_id]
         serial = inject(node.dir, cut=cut, disk=disk, listener=listener)
-        with_suppressed_kill(node.pid, signal.SIGUSR1)
+        send_signal(node.pid, signal.SIGUSR1)
         return serial
 
     def until_taken(self, node_id: int, serial: str) -> None:
@@ -205,7 +206,7 @@ class LocalCluster:
     def stop(self) -> None:
         """Stop every node cleanly. Harmless when done already."""
         for node in self.nodes.values():
-            with_suppressed_kill(node.pid, signal.SIGCONT)
+            send_signal(node.pid, signal.SIGCONT)
         if self._process.poll() is None:
             self._process.terminate()
         try:
@@ -233,14 +234,6 @@ class LocalCluster:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.stop()
-
-
-def with_suppressed_kill(pid: int, number: int) -> None:
-    """Send a signal to a process that may be gone."""
-    try:
-        os.kill(pid, number)
-    except ProcessLookupError:
-        return
 
 
 def _first_line(process: subprocess.Popen[str], timeout_s: float) -> str:

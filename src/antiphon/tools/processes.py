@@ -1,5 +1,6 @@
-"""What processes of this machine have used, from /proc."""
+"""Processes of this machine: what they have used, from /proc, and signals to them."""
 
+import contextlib
 import os
 from pathlib import Path
 
@@ -9,6 +10,12 @@ def cpu_s(pid: int, thread: int | None = None) -> float:
     place = f"/proc/{pid}/stat" if thread is None else f"/proc/{pid}/task/{thread}/stat"
     fields = Path(place).read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def send_signal(pid: int, number: int) -> None:
+    """Send a signal to a process that may be gone."""
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, number)
 
 
 def memory_bytes(pid: int) -> int:

@@ -199,7 +199,7 @@ def wait_until_spared(db: "antiphon.Client", node_id: int, timeout_s: float, tel
             return _named(f"{len(lacks)} shards of node {node_id} cannot spare it", lacks)
         return _voters_lack(db, cluster, without=node_id)
 
-    _wait(missing, timeout_s, tell, f"node {node_id} was not restarted")
+    wait_until(missing, timeout_s, tell, f"node {node_id} was not restarted")
 
 
 def wait_until_back(
@@ -221,7 +221,7 @@ def wait_until_back(
         back = back or time.monotonic()
         return what_lacks(db, cluster, node_id)
 
-    _wait(missing, timeout_s, tell, "its shards go on without it where a majority is left")
+    wait_until(missing, timeout_s, tell, "its shards go on without it where a majority is left")
     return round(back - began, 3), round(time.monotonic() - back, 3)
 
 
@@ -291,8 +291,8 @@ def _named(what: str, lacks: Sequence[object]) -> str:
     return f"{what} ({'; '.join(map(str, lacks[:_NAMED_MAX]))}{more})"
 
 
-def _wait(missing: Callable[[], str], timeout_s: float, tell: Tell, ending: str) -> None:
-    """Until nothing is missing. Raises TimedOutError."""
+def wait_until(missing: Callable[[], str], timeout_s: float, tell: Tell, ending: str) -> None:
+    """Until nothing is missing; tell what is, when it has changed. Raises TimedOutError with that, and `ending`."""
     deadline = time.monotonic() + timeout_s
     said, said_s = "", time.monotonic()
     while True:

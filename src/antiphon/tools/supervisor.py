@@ -19,6 +19,7 @@ from antiphon.errors import InvalidRequestError, PortInUseError, UnavailableErro
 from antiphon.security.private_files import only_private_files
 from antiphon.tools.cluster_files import running_pid, write_pid
 from antiphon.tools.free_ports import bind_free
+from antiphon.tools.processes import send_signal
 
 READY_TIMEOUT_S = 60.0
 SIGNALS_EVERY_S = 0.1
@@ -123,7 +124,7 @@ def fork_node(
             write_pid(node_dir, pid)
         except OSError:  # nobody could stop it later
             os.close(reader)
-            _signal(pid, signal.SIGKILL)
+            send_signal(pid, signal.SIGKILL)
             raise
         _forked[pid] = node_dir
         return pid, reader
@@ -219,14 +220,14 @@ def stop_nodes(node_dirs: Iterable[Path]) -> list[int]:
     pids = {pid: node_dir for pid, node_dir in _forked.items() if node_dir in wanted}
     pids |= {pid: node_dir for node_dir in wanted if (pid := running_pid(node_dir)) is not None}
     for pid in pids:
-        _signal(pid, signal.SIGTERM)
+        send_signal(pid, signal.SIGTERM)
     deadline = time.monotonic() + STOP_TIMEOUT_S
     while pids and time.monotonic() < deadline:
         reap()
         pids = {pid: path for pid, path in pids.items() if pid in _forked or running_pid(path) == pid}
         time.sleep(0.01)
     for pid in pids:
-        _signal(pid, signal.SIGKILL)
+        send_signal(pid, signal.SIGKILL)
     reap()
     return sorted(pids)
 
@@ -246,8 +247,3 @@ def reap() -> list[tuple[int, int, Path | None]]:
                 break
             ended.append((pid, status, _forked.pop(pid, None)))
     return ended
-
-
-def _signal(pid: int, number: int) -> None:
-    with contextlib.suppress(ProcessLookupError):
-        os.kill(pid, number)

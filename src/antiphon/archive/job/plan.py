@@ -9,7 +9,7 @@ from antiphon.archive.catalog import Catalog, refuse_unfit
 from antiphon.archive.files import Options, file_system
 from antiphon.archive.format import FORMAT_VERSION, ArchivedFile, archived_until, reaching
 from antiphon.archive.places import file_prefix, location_problem, shard_directory, topic_directory
-from antiphon.client.blocking import Cluster
+from antiphon.client.blocking import Cluster, list_offsets
 from antiphon.client.log_reader import committed_end
 from antiphon.errors import ArchiveError, InvalidRequestError
 from antiphon.model.metadata import ShardMeta, TopicMeta
@@ -68,10 +68,10 @@ def plan(cluster: Cluster, topic: TopicMeta, limits: Limits, file_bytes: int, no
                     f"{topic.name} has shards 0 to {len(topic.shards) - 1}, not {index}"
                 )
     shard_ids = [shard.shard_id for shard in topic.shards]
-    ends = cluster.list_offsets(dict.fromkeys(shard_ids, LATEST))
+    ends = list_offsets(cluster, dict.fromkeys(shard_ids, LATEST))
     by_age = ends
     if limits.older_than_ms is not None:
-        by_age = cluster.list_offsets(dict.fromkeys(shard_ids, max(0, now_ms - limits.older_than_ms)))
+        by_age = list_offsets(cluster, dict.fromkeys(shard_ids, max(0, now_ms - limits.older_than_ms)))
     sizes = _sizes(cluster, topic)
     catalog = Catalog(cluster)
     found = []

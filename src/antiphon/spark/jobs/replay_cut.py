@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from antiphon.archive.catalog import archived_offset_at, archived_rows, archived_start
-from antiphon.client.blocking import Cluster, ShardCall
+from antiphon.client.blocking import Cluster, ShardCall, list_offsets
 from antiphon.client.log_reader import committed_end
 from antiphon.errors import DataLossError, InvalidRequestError, UnknownShardError
 from antiphon.model.metadata import Kind, is_multi
@@ -116,7 +116,7 @@ def find_cut(
 
 def bounds_of(cluster: Cluster, topic: "TopicMeta") -> dict[int, Bounds]:
     """Bounds of every shard, archived ranges included."""
-    replies = cluster.list_offsets({shard.shard_id: LIST_LATEST for shard in topic.shards})
+    replies = list_offsets(cluster, {shard.shard_id: LIST_LATEST for shard in topic.shards})
     found = {}
     for shard, reply in zip(topic.shards, replies.values(), strict=True):
         start = archived_start(cluster, topic.name, shard.index, reply.log_start, reply.deleted_before)

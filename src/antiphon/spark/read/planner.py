@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from antiphon.archive import catalog as archived
-from antiphon.client.blocking import Cluster, ShardCall
+from antiphon.client.blocking import Cluster, ShardCall, list_offsets
 from antiphon.client.log_reader import committed_end
 from antiphon.errors import (
     AntiphonError,
@@ -179,7 +179,7 @@ class Planner:
     def _list_offsets(self, times_ms: Mapping[Position, int]) -> dict[Position, OffsetReply]:
         """What each shard answers to its time, in one round trip per node."""
         asked = {self.shard_ids[position]: time_ms for position, time_ms in times_ms.items()}
-        return dict(zip(times_ms, self.cluster.list_offsets(asked).values(), strict=True))
+        return dict(zip(times_ms, list_offsets(self.cluster, asked).values(), strict=True))
 
     def _uncommitted(self, committed: dict[Position, Bounds]) -> dict[Position, Bounds]:
         calls = [

@@ -20,7 +20,7 @@ from typing import Annotated, Final, NamedTuple, TypeVar
 
 import msgspec
 
-from antiphon.client.blocking import Cluster, ShardCall
+from antiphon.client.blocking import Cluster, ShardCall, list_offsets
 from antiphon.errors import UNDECODABLE, CorruptBatchError, InvalidRequestError
 from antiphon.invariants import invariant
 from antiphon.model.epochs import EpochHead
@@ -222,7 +222,7 @@ class Epochs:
         return {shard_id: reply.log_start for shard_id, reply in self._bounds(shard_ids).items()}
 
     def _bounds(self, shard_ids: Sequence[int]) -> dict[int, OffsetReply]:
-        return self._cluster.list_offsets(dict.fromkeys(shard_ids, END_OF_LOG))
+        return list_offsets(self._cluster, dict.fromkeys(shard_ids, END_OF_LOG))
 
     # -- for the housekeeper ------------------------------------------------------------------------------------
 
