@@ -28,43 +28,33 @@ class System(Protocol):
 
     def wall_ns(self) -> int:
         """Nanoseconds since 1970, as this machine believes."""
-        ...
 
     def monotonic_s(self) -> float:
         """Seconds of a clock that never goes back, from an arbitrary beginning."""
-        ...
 
     def elapsed_us(self) -> int:
         """Microseconds of a clock that never goes back, and that goes on while the machine is suspended."""
-        ...
 
     def new_uuid(self) -> uuid.UUID:
         """An id that nobody else has (version 4)."""
-        ...
 
     def secret_bytes(self, count: int) -> bytes:
         """Bytes that nobody can guess."""
-        ...
 
     def resident_bytes(self) -> int:
         """Memory that the process has, in bytes; 0 where it cannot be told."""
-        ...
 
     def cpu_s(self) -> float:
         """Seconds of processors that all threads of the process have had since its start."""
-        ...
 
     def open_files(self) -> int:
         """Descriptors that the process has open; 0 where it cannot be told."""
-        ...
 
     def descriptors_max(self) -> int:
         """Descriptors that the process may have open."""
-        ...
 
     def pid(self) -> int:
         """What the machine calls the process."""
-        ...
 
 
 class RealSystem:

@@ -59,11 +59,9 @@ class Suite(Protocol):
 
     def get(self, folder: Path) -> None:
         """Have its program ready in `folder`. Raises UnavailableError."""
-        ...
 
     def run(self, kafka: str, where: Path) -> list[Outcome]:
         """Run all of it against the nodes at `kafka` (`host:port,...`); `where` is for its files."""
-        ...
 
 
 def folder() -> Path:

@@ -47,15 +47,12 @@ class Pieces(Protocol[_P]):
 
     def decode(self, chunk: memoryview, /) -> AsyncGenerator[_P, None]:
         """The records of a chunk of the log, in order."""
-        ...
 
     def within(self, piece: _P, start: int, end: int | None, /) -> _P | None:
         """Those with start <= offset < end; None without any."""
-        ...
 
     def archived(self, batch: "pa.RecordBatch", /) -> _P:
         """Rows of an archived file."""
-        ...
 
 
 class Cluster(Protocol):
@@ -70,7 +67,6 @@ class Cluster(Protocol):
 
     async def call_shard(self, shard_id: int, body: Any, *, timeout_s: float) -> tuple[Any, memoryview]:
         """One request to a shard's leader."""
-        ...
 
 
 async def archived_files(

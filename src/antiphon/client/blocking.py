@@ -60,7 +60,6 @@ class Caller(Protocol):
 
     def call(self, call: ShardCall) -> Answer:
         """One request and its answer."""
-        ...
 
 
 class Cluster(Closes):

@@ -16,11 +16,9 @@ class Codec(Protocol[T]):
 
     def encode(self, value: T, /) -> bytes:
         """The bytes of a value."""
-        ...
 
     def decode(self, data: bytes, /) -> T:
         """The value of bytes that `encode` made."""
-        ...
 
 
 class _Checked(Generic[T]):

@@ -77,7 +77,6 @@ class AnySession(Protocol):
     @property
     def aio(self) -> "AsyncSession":
         """The asynchronous one, or the one underneath."""
-        ...
 
 
 class Place:

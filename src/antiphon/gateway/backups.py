@@ -19,24 +19,18 @@ class ShardBackups(Protocol):
 
     def hold(self, request: HoldShard, done: Done) -> None:
         """See `HoldShard`. Raises NotLeaderError, NotReadyError, OverloadedError, WrongKindError, UnknownShardError."""
-        ...
 
     def confirm(self, request: ConfirmHold, done: Done) -> None:
         """See `ConfirmHold`. Raises NotHeldError, and the same."""
-        ...
 
     def release(self, request: ReleaseHold) -> None:
         """See `ReleaseHold`. Raises NotLeaderError, UnknownShardError."""
-        ...
 
     async def copy(self, request: CopyState) -> StateCopied:
         """See `CopyState`. Raises NotLeaderError, NotReadyError, OverloadedError, WrongKindError, UnavailableError."""
-        ...
 
     async def read(self, request: ReadState) -> bytes:
         """See `ReadState`. Raises NotHeldError where the copy is gone, InvalidRequestError for what it does not have."""
-        ...
 
     def drop(self, request: DropState) -> None:
         """See `DropState`."""
-        ...

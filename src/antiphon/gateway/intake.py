@@ -8,16 +8,12 @@ class Intake(Protocol):
 
     def hold_clients(self) -> None:
         """Read no more requests of clients: the node has too many bytes appended that are not committed."""
-        ...
 
     def release_clients(self) -> None:
         """Read requests of clients again."""
-        ...
 
     def hold_disk(self) -> None:
         """Read nothing, from nodes either: too many bytes wait for the disk."""
-        ...
 
     def release_disk(self) -> None:
         """The disk has caught up."""
-        ...

@@ -82,15 +82,12 @@ class NodeQuestions(Protocol):
 
     def serve(self, answer: Callable[[Any], Awaitable[Any]] | None) -> None:
         """Let `answer` answer such questions here: it returns a reply's body, or raises an AntiphonError; None: nobody."""
-        ...
 
     async def ask(self, node_id: int, body: Any, timeout_s: float) -> Any:
         """Ask a node, this one included; raises the error that came instead, UnavailableError, or TimedOutError."""
-        ...
 
     async def ask_bulk(self, node_id: int, body: Any, timeout_s: float) -> tuple[Any, memoryview]:
         """Ask another node what a client may ask; the reply's body and its bulk bytes. Raises as `ask` does."""
-        ...
 
 
 class NodeValues(Protocol):
@@ -104,11 +101,9 @@ class NodeValues(Protocol):
 
     def values(self, name: str) -> list[Told]:
         """Every value that there is of a setting here, the one that counts first. Raises InvalidRequestError."""
-        ...
 
     def for_topics(self, name: str, *, of_table: bool = False) -> list[Told]:
         """The same of what this node has for topics that do not set `name`. Empty: such topics have the default."""
-        ...
 
 
 class Gateway(Protocol):
@@ -154,72 +149,56 @@ class Gateway(Protocol):
     @property
     def metadata(self) -> ClusterMeta:
         """The newest metadata that reached this node."""
-        ...
 
     @property
     def access(self) -> AccessBook:
         """Users, access control lists and quotas, as of that metadata. One object, which changes."""
-        ...
 
     @property
     def metadata_version(self) -> int:
         """Version of that metadata; -1 while this node has been told nothing since its start."""
-        ...
 
     def topic(self, name: str) -> TopicMeta:
         """Metadata of a topic or table; raises UnknownTopicError. A dictionary look-up."""
-        ...
 
     def topic_by_id(self, topic_id: bytes) -> TopicMeta:
         """The same by topic id."""
-        ...
 
     def shard(self, shard_id: int) -> tuple[TopicMeta, ShardMeta]:
         """Metadata of a shard; raises UnknownShardError."""
-        ...
 
     def term_led(self, shard_id: int) -> int | None:
         """The term in which the replica here leads a shard and serves it, as the replica knows; None where it does not."""
-        ...
 
     def knows_producer(self, shard_id: int, producer_id: int) -> bool:
         """Does this node's replica of the shard remember a batch of this producer? True where there is no replica."""
-        ...
 
     def lost_peers(self) -> Sequence[int]:
         """Nodes that this node cannot reach right now; whether they are dead is for the coordinator to say."""
-        ...
 
     async def wait_metadata(self, known_version: int, timeout_s: float) -> ClusterMeta:
         """Metadata newer than `known_version`, or what there is after `timeout_s`."""
-        ...
 
     async def create_topic(self, request: CreateTopic, timeout_s: float = 30.0) -> TopicMeta:
         """Create, by way of the coordinator; returns when every shard has a leader that is ready.
 
         With `validate_only` it returns what would be made, with shards that are nowhere.
         """
-        ...
 
     async def delete_topic(self, name: str, timeout_s: float = 30.0) -> None:
         """Delete, by way of the coordinator."""
-        ...
 
     async def alter_topic(self, request: AlterTopic, timeout_s: float = 30.0) -> TopicMeta:
         """Change settings or add shards, by way of the coordinator."""
-        ...
 
     async def elect_leader(self, shard_id: int, node: int = -1, timeout_s: float = 30.0) -> None:
         """Fence the shard and elect anew, by way of the coordinator."""
-        ...
 
     async def administer(self, request: AdminRequest, timeout_s: float = 30.0) -> None:
         """Have the coordinator carry out any administrative request."""
-        ...
 
     async def new_producer_id(self) -> int:
         """A producer id that no other call, on any node, at any time, has returned."""
-        ...
 
     async def append(
         self,
@@ -241,14 +220,12 @@ class Gateway(Protocol):
         it; InvalidTxnStateError where that has ended meanwhile, for any other part of a transaction that is not under way,
         and for a batch that is no part of its producer's, while one is. WrongKindError where none are taken.
         """
-        ...
 
     def check_may_write(self, shard_id: int, *, internal: bool) -> None:
         """Raise InvalidRequestError for a write to what belongs to the cluster, unless it is `internal`.
 
         Raises NotLeaderError where this node has no replica of the shard.
         """
-        ...
 
     def submit_append(
         self,
@@ -260,7 +237,6 @@ class Gateway(Protocol):
         transaction_number: int | None = None,
     ) -> None:
         """See `append`; errors that are known at once are raised."""
-        ...
 
     async def fetch(
         self,
@@ -280,25 +256,20 @@ class Gateway(Protocol):
         With `at_least_one` the first batch is returned even when it is larger than `max_bytes`. Raises
         OffsetOutOfRangeError, NotLeaderError, NotReadyError.
         """
-        ...
 
     def is_cold(self, shard_id: int, offset: int, isolation: str) -> bool:
         """Does a fetch at this offset wait for the disk?"""
-        ...
 
     def fetch_now(self, shard_id: int, offset: int, max_bytes: int, isolation: str) -> FetchResult:
         """See `fetch`; without waiting. On a cold offset it reads from the disk, on the event loop."""
-        ...
 
     async def wait_for_data(
         self, positions: Sequence[tuple[int, int]], isolation: str, timeout_s: float
     ) -> None:
         """Return when any (shard id, offset) has data at or after its offset, stops being led here, or on time-out."""
-        ...
 
     def next_follow_key(self) -> int:
         """A key for `follow` that nobody else on this node has."""
-        ...
 
     def follow(
         self, key: int, shard_id: int, offset: int, isolation: str, arrived: Callable[[], None]
@@ -307,11 +278,9 @@ class Gateway(Protocol):
 
         False: there is data already, or nothing to wait for; then `arrived` is not called.
         """
-        ...
 
     def unfollow(self, shard_id: int, key: int) -> None:
         """Nobody waits for data under this key any more; harmless where nobody did."""
-        ...
 
     def list_offset(
         self, shard_id: int, timestamp_ms: int, isolation: str = "read_uncommitted"
@@ -320,34 +289,27 @@ class Gateway(Protocol):
 
         With isolation committed the last stable offset takes the place of the high watermark.
         """
-        ...
 
     async def trim(self, shard_id: int, before: int, timeout_s: float = 30.0) -> int:
         """Delete the records before `before` (-1: all that are committed); returns where the shard begins now.
 
         Raises NotLeaderError, OffsetOutOfRangeError, InvalidRequestError, TimedOutError.
         """
-        ...
 
     async def trim_replica(self, shard_id: int, before: int) -> int:
         """Let the log of this node's replica begin at the batch that holds `before`; returns from where on it is shown."""
-        ...
 
     def end_of_term(self, shard_id: int, term: int) -> tuple[int, int]:
         """(largest term <= `term` in the log, its exclusive end): Kafka's OffsetForLeaderEpoch."""
-        ...
 
     async def table_write(self, request: TableWrite) -> TableWritten:
         """Carry out the operations on the table's shard; returns when effects (or what refusals saw) are committed."""
-        ...
 
     async def table_get(self, request: TableGet) -> TableRows:
         """Read keys."""
-        ...
 
     async def table_scan(self, request: TableScan) -> TableRows:
         """Read a range of keys."""
-        ...
 
     def submit_table_write(
         self, request: TableWrite | Load, done: Done, sender: Sender | None = None
@@ -357,15 +319,12 @@ class Gateway(Protocol):
 
         What one `sender` asks of a shard is carried out in order; others may go before what it has waiting there.
         """
-        ...
 
     def submit_table_read(self, request: TableRead, done: Done, admit: Admit | None = None) -> None:
         """See `table_get`, `table_scan`; errors that are known at once are raised. `admit` says when the rows are read."""
-        ...
 
     def submit_session(self, request: SessionRequest, done: Done) -> None:
         """Open, keep or close a session of a table's shard; errors that are known at once are raised."""
-        ...
 
     def forward(
         self,
@@ -378,16 +337,12 @@ class Gateway(Protocol):
 
         False: the topic does not want that, or the leader is not in reach; then `answered` is not called.
         """
-        ...
 
     def replica_statuses(self) -> tuple[ReplicaStatus, ...]:
         """State of every replica on this node, for status pages."""
-        ...
 
     def status(self, shards: Collection[int] | None = None) -> StatusReply:
         """State of this node and its replicas (of those of some shards), with what is wrong."""
-        ...
 
     def start_scrub(self, shard_id: int) -> None:
         """Read what is on the disk of this shard, or of all (-1), now. Raises UnknownShardError."""
-        ...

@@ -20,20 +20,16 @@ class PeerConnection(Protocol):
     @property
     def congested(self) -> bool:
         """Does more wait to be sent than the limit allows?"""
-        ...
 
     @property
     def waiting_bytes(self) -> int:
         """Bytes that wait to be sent."""
-        ...
 
     def send(self, parts: Sequence[Buffer]) -> bool:
         """Send one frame at the end of the loop's turn; dropped when the connection is gone. Returns `congested`."""
-        ...
 
     def cut(self, on: bool) -> None:
         """Let nothing through in either direction, or again what was held."""
-        ...
 
 
 class PeerSession(Protocol):
@@ -41,15 +37,12 @@ class PeerSession(Protocol):
 
     def received(self, request_id: int, body: Any, payload: memoryview) -> bool:
         """Take a body that only nodes say; False for what clients say too, which is left to the listener."""
-        ...
 
     def drained(self) -> None:
         """The connection was congested and is no more."""
-        ...
 
     def gone(self) -> None:
         """The connection is closed; nothing is called afterwards."""
-        ...
 
 
 class Peers(Protocol):
@@ -69,4 +62,3 @@ class Peers(Protocol):
         `begin` is called with the id of a frame that is a request: it counts one open request of the connection and returns
         what takes the answer.
         """
-        ...

@@ -90,7 +90,6 @@ class Charged(Protocol):
 
     def throttle(self, wait_s: float) -> None:
         """It is to wait so long."""
-        ...
 
 
 class _Limit(NamedTuple):

@@ -17,32 +17,27 @@ class ShardTransactions(Protocol):
 
         Where not, its coordinator is to be asked before a part of it is appended. False where there is no replica.
         """
-        ...
 
     def check_taken(self, shard_id: int, *, tables: bool = False) -> None:
         """Raise WrongKindError, with the reason, for a shard that takes no parts of transactions; UnknownShardError.
 
         `tables`: is it one whose parts are prepared, too? Batches of clients are parts in topics only.
         """
-        ...
 
     def prepare(self, request: PrepareWrite, number: int | None, done: Done) -> None:
         """Prepare a transaction's changes of a table's shard that this node leads; `done` gets TableWritten or an error.
 
         `number`: of the transaction, where its coordinator was asked. Errors that are known at once are raised.
         """
-        ...
 
     def read(self, request: ReadKeys | CheckReads, done: Done, admit: Admit) -> None:
         """Read of a table's shard for a transaction; errors that are known at once are raised. `admit` says when."""
-        ...
 
     def producers(self, shard_id: int) -> Iterator[KnownProducer]:
         """What a shard that this node leads knows of each producer: some 50,000 at most, and each job.
 
         Whoever asks may let others run between two of them. Raises UnknownShardError, NotLeaderError, NotReadyError.
         """
-        ...
 
     async def end(self, request: EndTransaction) -> int:
         """Append the marker that ends a producer's transaction in a shard; returns its offset once it is committed.
@@ -52,4 +47,3 @@ class ShardTransactions(Protocol):
         went with its topic, WrongKindError for one that takes no transactions, and NotLeaderError, NotReadyError,
         UnavailableError, OverloadedError, DiskFullError, TimedOutError where it is to be asked for again.
         """
-        ...

@@ -50,31 +50,24 @@ class Site(Protocol):
 
     def moment(self) -> int:
         """What happens now happens after everything that got a moment before."""
-        ...
 
     def answer(self, request_line: bytes, rights: "Rights", came: int | None) -> Reply:
         """The reply to a request, by its first line."""
-        ...
 
     def owed_s(self, session: Session) -> float:
         """How long a client has to wait by its quotas until its next page."""
-        ...
 
     def charge(self, session: Session, size_bytes: int, took_s: float, mutated: int = 0) -> None:
         """Charge a page."""
-        ...
 
     def heard_tls(self, transport: asyncio.BaseTransport | None) -> None:
         """A client speaks TLS where there is none."""
-        ...
 
     def opened(self, connection: "HttpConnection") -> bool:
         """Count a connection; False when there are too many."""
-        ...
 
     def closed(self, connection: "HttpConnection") -> None:
         """A connection is gone."""
-        ...
 
 
 class HttpConnection(asyncio.Protocol):

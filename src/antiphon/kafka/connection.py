@@ -123,15 +123,12 @@ class Dispatcher(Protocol):
         """Start working on a request (a frame without its length); `answer.send` is called once, now or later. May raise
         ProtocolViolationError.
         """
-        ...
 
     def connected(self, connection: "Connection") -> bool:
         """A client connected; False refuses it."""
-        ...
 
     def disconnected(self, connection: "Connection") -> None:
         """The connection is gone; answers to it go nowhere."""
-        ...
 
 
 class Connection(asyncio.BufferedProtocol):

@@ -36,7 +36,6 @@ class Client(Charged, Protocol):
     @property
     def payer(self) -> Payer | None:
         """On whose account its requests go."""
-        ...
 
 
 def client_id_of(who: str) -> str:

@@ -88,28 +88,22 @@ class SessionOwner(Protocol):
     @property
     def authenticator(self) -> "Authenticator | None":
         """Who asks clients who they are; None: nobody."""
-        ...
 
     def opened(self, session: "NativeSession") -> None:
         """The connection stands; it may be closed at once."""
-        ...
 
     def greeted(self, session: "NativeSession") -> None:
         """A client, or a node (`session.peer_id`), has said who it is."""
-        ...
 
     def closed(self, session: "NativeSession") -> None:
         """The connection is gone."""
-        ...
 
     @property
     def greets(self) -> Greets:
         """Who may say hello here."""
-        ...
 
     def not_understood(self, peer: str, reason: AntiphonError) -> None:
         """Whoever connected did not say who it is, but something else."""
-        ...
 
 
 class NativeSession:

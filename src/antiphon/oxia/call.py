@@ -67,28 +67,22 @@ class Carrier(Protocol):
     @property
     def transport(self) -> Any:
         """Its socket's."""
-        ...
 
     @property
     def calls_open(self) -> int:
         """Calls that have not ended."""
-        ...
 
     def give_back(self, call: "Call") -> None:
         """Let the client send on, as soon as there is room."""
-        ...
 
     def count_outgoing(self) -> None:
         """Count what waits to be sent."""
-        ...
 
     def flush_soon(self) -> None:
         """Send what is ready at the end of this turn of the loop."""
-        ...
 
     async def room_for(self, call: "Call") -> None:
         """Return when a call may answer with more."""
-        ...
 
 
 class Call:

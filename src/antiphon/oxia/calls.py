@@ -68,7 +68,6 @@ class CallsOwner(Protocol):
 
     def session_for(self, connection: Carrier, authorization: bytes) -> "Session":
         """The session of a call."""
-        ...
 
 
 class OxiaCalls:

@@ -52,23 +52,18 @@ class ConnectionOwner(Protocol):
 
     def opened(self, connection: "OxiaConnection", transport: asyncio.BaseTransport) -> bool:
         """Count a connection; False when it is not to be."""
-        ...
 
     def closed(self, connection: "OxiaConnection") -> None:
         """A connection is gone."""
-        ...
 
     def note_closed(self, connection: "OxiaConnection", why: str) -> None:
         """A connection is closed by us, and why."""
-        ...
 
     def handler(self, path: str) -> Handler | None:
         """What carries out a method."""
-        ...
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
         """Run a call."""
-        ...
 
 
 class OxiaConnection(asyncio.Protocol):

@@ -35,11 +35,9 @@ class RoomOwner(Protocol):
     @property
     def client(self) -> object:
         """See the class."""
-        ...
 
     def when_room(self) -> None:
         """Have `look` called when there may be more room."""
-        ...
 
 
 class ReadRoom:

@@ -56,7 +56,6 @@ class Waking(Protocol):
 
     def wake(self, waiting: Iterable["asyncio.Future[None]"]) -> None:
         """Wake them, a few in each of the connection's turns."""
-        ...
 
 
 class Tail:

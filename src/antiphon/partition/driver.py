@@ -44,18 +44,15 @@ class ActionHandlers(Protocol):
     @property
     def by_action(self) -> Mapping[type, Callable[[Any], None]]:
         """What carries out an action, by its type."""
-        ...
 
     def take_batch(self, batch: bytearray, records: int) -> Event | None:
         """Make a stamped batch an entry of the replica, and stage what the replica says.
 
         Returns the event that is due before any other, at the end of the turn at the latest.
         """
-        ...
 
     def stopped(self, error: Exception, *, was_leader: bool) -> None:
         """The replica stopped for good: it sends no entries, and whoever relies on it is to be told."""
-        ...
 
 
 class ReplicaDriver:

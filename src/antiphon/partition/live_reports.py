@@ -28,11 +28,9 @@ class LeaderReports(Protocol):
 
     def due(self, told: LiveSet | None) -> LiveSet | None:
         """What the coordinator is to be told of the followers here; `told`: what it was told last. None: nothing."""
-        ...
 
     def was_told(self) -> None:
         """The coordinator was told."""
-        ...
 
 
 class LiveReports:

@@ -22,45 +22,36 @@ class ReplicationMode(Protocol):
     @property
     def is_appointed(self) -> bool:
         """Does the coordinator appoint the leader of this shard?"""
-        ...
 
     @property
     def elects_itself(self) -> bool:
         """Do the replicas of this shard vote? `__cluster`'s do, and those of topics with `election=raft`."""
-        ...
 
     @property
     def needs_new_term(self) -> bool:
         """Is the log being repaired after damage? It counts only from a term that began since: somebody must begin one."""
-        ...
 
     @property
     def live(self) -> tuple[int, ...]:
         """The live replica set that the leader goes by (`commit=live`); empty elsewhere, and where this replica follows."""
-        ...
 
     @property
     def settled(self) -> int:
         """First offset that an election may still take back: what is written down, and as far as the log may be trimmed."""
-        ...
 
     @property
     def acknowledges_early(self) -> bool:
         """Does the topic's rule acknowledge what an election may still lose (`local`, small `at_least(k)`)?"""
-        ...
 
     @property
     def needs_every_other(self) -> bool:
         """Does it take all other replicas to have all that this one had? Elsewhere a majority has it."""
-        ...
 
     def waits_for(self) -> str:
         """What may be missing when nothing is committed, as a question to an operator."""
-        ...
 
     def no_transactions(self) -> str:
         """Why this shard takes no parts of transactions; empty: it does."""
-        ...
 
 
 class SingleWriterMode:

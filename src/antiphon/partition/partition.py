@@ -57,7 +57,6 @@ class WritesTable(Protocol):
 
         Requests of one `sender` are carried out in their order.
         """
-        ...
 
 
 class Partition(Protocol):
@@ -86,62 +85,48 @@ class Partition(Protocol):
     @property
     def replica(self) -> ReplicaView:
         """The state machine of the protocol."""
-        ...
 
     @property
     def table(self) -> "TableShard | None":
         """The table's store and evaluator; None for a plain topic."""
-        ...
 
     @property
     def table_writes(self) -> WritesTable:
         """Writes to a table."""
-        ...
 
     @property
     def mode(self) -> ReplicationMode:
         """How the shard is replicated."""
-        ...
 
     @property
     def reports(self) -> LeaderReports:
         """What the coordinator is told of the shard."""
-        ...
 
     @property
     def snapshots(self) -> PartitionSnapshots:
         """Of the committed state."""
-        ...
 
     @property
     def upkeep(self) -> LogUpkeep:
         """Retention, trims, hints for the next start."""
-        ...
 
     def configure(self, settings: "PartitionSettings") -> None:
         """Take over the settings of the topic, whatever this replica is doing."""
-        ...
 
     def recorded(self, shard: ShardMeta, nodes: Mapping[int, NodeMeta]) -> None:
         """The metadata shows the shard like this, and these nodes."""
-        ...
 
     def hand_over(self) -> bool:
         """Before a clean stop: let another replica lead, where this one may name it. Was one asked to?"""
-        ...
 
     def receive(self, sender: int, message: ReplicaMessage) -> None:
         """A message from another replica, or from the coordinator."""
-        ...
 
     def peer_drained(self, node_id: int) -> None:
         """The connection to another replica has room again."""
-        ...
 
     def status(self) -> ReplicaStatus:
         """For status pages."""
-        ...
 
     def close(self) -> None:
         """Stop serving: the node stops, or the shard is no longer here. The log's files are the caller's to close."""
-        ...

@@ -37,7 +37,6 @@ class Pieces(Protocol):
 
     def add(self, owner: object, work: Callable[[], None]) -> None:
         """Run `work`, which must not raise, in a coming turn; everybody else has one before the next of `owner`."""
-        ...
 
 
 class EndOfTurn(Protocol):
@@ -46,11 +45,9 @@ class EndOfTurn(Protocol):
     @property
     def pieces(self) -> Pieces:
         """Takes what is carried out in several turns."""
-        ...
 
     def for_shard(self, work: Callable[[], None]) -> None:
         """Run `work` then, before what goes to a connection is written; what that asks for in turn runs too."""
-        ...
 
 
 class Durations(Protocol):
@@ -58,7 +55,6 @@ class Durations(Protocol):
 
     def observe(self, seconds: float) -> None:
         """Count one duration."""
-        ...
 
 
 class PartitionMetrics(Protocol):
@@ -86,17 +82,14 @@ class PartitionMetrics(Protocol):
     @property
     def commit_latency(self) -> Durations:
         """From a client's append to its commit."""
-        ...
 
     @property
     def apply_latency(self) -> Durations:
         """Of what is committed at once, into a table's store."""
-        ...
 
     @property
     def disk_latency(self) -> Durations:
         """From handing a write to the WAL until it is durable."""
-        ...
 
 
 class Ticking(Protocol):
@@ -106,7 +99,6 @@ class Ticking(Protocol):
 
     def tick(self) -> bool:
         """One tick of time; False when no more are needed."""
-        ...
 
 
 class Waiting(Protocol):
@@ -122,11 +114,9 @@ class Waiting(Protocol):
     @property
     def waiting(self) -> bool:
         """Does anybody wait?"""
-        ...
 
     def expire(self, now_s: float) -> None:
         """Answer what waited too long."""
-        ...
 
 
 class SnapshotSource(Protocol):
@@ -144,28 +134,22 @@ class SnapshotSource(Protocol):
     @property
     def term(self) -> int:
         """The term that the replica is in."""
-        ...
 
     @property
     def terms(self) -> "TermIndex":
         """Which terms the replica's log holds, and where."""
-        ...
 
     def members_at(self, offset: int) -> "Members | None":
         """Who the members were at `offset`, where the replicas vote; None elsewhere."""
-        ...
 
     def sent(self, to: int, at: "EntryId") -> None:
         """The follower has the state up to `at`."""
-        ...
 
     def failed(self, to: int) -> None:
         """The follower has not got it."""
-        ...
 
     def stopped_by(self, error: "DamagedStoreError") -> "AntiphonError":
         """The store cannot be read: this ends the replica. What to raise."""
-        ...
 
 
 class SessionBounds(Protocol):
@@ -193,80 +177,62 @@ class PartitionServices(Protocol):
     @property
     def turn(self) -> EndOfTurn:
         """Collects what is done once a turn."""
-        ...
 
     @property
     def metrics(self) -> PartitionMetrics:
         """What is counted."""
-        ...
 
     @property
     def wal(self) -> "Wal":
         """Writes and syncs the logs of this node."""
-        ...
 
     @property
     def session_bounds(self) -> SessionBounds:
         """Of sessions in tables."""
-        ...
 
     def now_s(self) -> float:
         """The event loop's clock."""
-        ...
 
     def send_message(self, to: int, message: ReplicaMessage) -> None:
         """Send to a node, this one included; lost when there is no connection."""
-        ...
 
     def is_congested(self, to: int) -> bool:
         """Does more wait to be sent to that node than is good?"""
-        ...
 
     def in_flight(self, change_bytes: int) -> None:
         """Bytes of client appends that are not committed have changed by this much."""
-        ...
 
     def needs_ticks(self, driver: Ticking) -> None:
         """Call `driver.tick()` at every tick until it says that it needs none."""
-        ...
 
     def someone_waits(self, clients: Waiting) -> None:
         """Call `clients.expire()` now and then while somebody waits."""
-        ...
 
     def send_snapshot(self, source: SnapshotSource, to: int) -> None:
         """Stream a snapshot to a follower."""
-        ...
 
     def is_joining(self, shard_id: int) -> bool:
         """Is the shard being split off another one, and not part of its table yet?"""
-        ...
 
     def recovered_part(self, shard_id: int) -> ShardPart | None:
         """What a table's shard is to hold that lost most replicas once, of a table that was split; None for any other."""
-        ...
 
     def refusal_of(self, shard_id: int, wanted: Wanted) -> AntiphonError | None:
         """Why a table's shard may not take this now, if so: a node with a replica would misread it, or, of what transactions
         prepare, the shard is about to hand keys over to one that is being split off.
         """
-        ...
 
     def live_changed(self) -> None:
         """The coordinator should hear of a shard that is led here, at once."""
-        ...
 
     def replica_changed(self, shard_id: int) -> None:
         """Role, term or readiness changed."""
-        ...
 
     def look_at(self, shard_id: int) -> None:
         """Something is wrong with the replica, which goes on: see its status."""
-        ...
 
     def replica_failed(self, shard_id: int, *, needs_leader: bool) -> None:
         """The replica stopped for good. `needs_leader`: it led, and the coordinator is to appoint another one."""
-        ...
 
 
 class CommitObserver(Protocol):
@@ -274,12 +240,9 @@ class CommitObserver(Protocol):
 
     def committed(self, high_watermark: int) -> None:
         """The log is committed up to here."""
-        ...
 
     def role_changed(self, role: Role, term: int, leader: int | None) -> None:
         """The replica changed its role, or learned of a leader."""
-        ...
 
     def leader_ready(self, term: int) -> None:
         """The replica leads and may serve."""
-        ...

@@ -29,15 +29,12 @@ class PartitionSnapshots(Protocol):
 
     def members_at(self, offset: int) -> Members | None:
         """Who the members were at `offset`, where the replicas vote; None elsewhere."""
-        ...
 
     def installed(self, at: EntryId, members: Members | None) -> Sequence[Any]:
         """Event: a whole snapshot is here. Returns what the replica makes of it; InvalidRequestError where none is taken."""
-        ...
 
     def source(self) -> "SnapshotSource":
         """Where the committed state can be copied from. Raises WrongKindError where nothing of the kind is kept."""
-        ...
 
 
 class SingleWriterSnapshots:

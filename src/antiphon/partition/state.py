@@ -34,11 +34,9 @@ class WriterRules(Protocol):
 
     def check_writable(self) -> None:
         """Raise what stands in the way of a write: NotLeaderError, NotReadyError."""
-        ...
 
     def referred(self, error: NotLeaderError) -> NotLeaderError:
         """The error that points to a replica which may be asked instead."""
-        ...
 
 
 class PartitionState:

@@ -45,7 +45,6 @@ class OpenedTable(Protocol):
     @property
     def state(self) -> "TableState":
         """The store."""
-        ...
 
 
 Opened = TypeVar("Opened", bound=OpenedTable)

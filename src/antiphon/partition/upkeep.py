@@ -24,30 +24,24 @@ class LogUpkeep(Protocol):
 
     def checkpoint(self) -> None:
         """Now and then: leave hints for the next start, and let go of memory where nothing happens."""
-        ...
 
     def note_watermark(self) -> None:
         """Leave a hint for the next start."""
-        ...
 
     def apply_retention(self, now_ms: int) -> None:
         """Now and then: trim what the topic's settings no longer keep."""
-        ...
 
     def check_trimmable(self) -> None:
         """Raise InvalidRequestError for a shard that only retention trims."""
-        ...
 
     def record_deletion(self, before: int) -> bool:
         """Begin to record in the log that records before an offset are deleted; False: the coordinator is to record it.
 
         Raises NotReadyError.
         """
-        ...
 
     def trim(self, log_start: int, done: "Callback") -> None:
         """Let the log begin at a batch, which is settled; `done(error)` when the disk has it, also where it begins there."""
-        ...
 
 
 class WatermarkHint:

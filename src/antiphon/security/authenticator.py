@@ -53,7 +53,6 @@ class Aside(Protocol):
 
     async def run(self, address: str, work: Callable[..., bool], *args: object) -> bool:
         """What `work` returns; raises OverloadedError where too many wait."""
-        ...
 
 
 class Login(Protocol):
@@ -64,11 +63,9 @@ class Login(Protocol):
 
     def hard_part(self, data: bytes) -> "HardPart | None":
         """What takes milliseconds of the `step` with this message: it is then to be done before; None: nothing does."""
-        ...
 
     def step(self, data: bytes) -> bytes:
         """The answer to a message of the client; raises UnauthenticatedError, after which the login is over."""
-        ...
 
 
 class HardPart:

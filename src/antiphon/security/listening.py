@@ -31,15 +31,12 @@ class Listening(Protocol):
     @property
     def sockets(self) -> Sequence[Any]:
         """The sockets that listen."""
-        ...
 
     def close(self) -> None:
         """Accept no more connections; those that there are stay."""
-        ...
 
     async def wait_closed(self) -> None:
         """Return when it is closed."""
-        ...
 
 
 async def listen(

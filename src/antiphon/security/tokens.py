@@ -46,11 +46,9 @@ class KeySource(Protocol):
 
     def stamp(self) -> object:
         """Another value when the text has changed. Raises OSError."""
-        ...
 
     def text(self) -> str:
         """The text. Raises OSError, ValueError."""
-        ...
 
 
 class KeyFile:

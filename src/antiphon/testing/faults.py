@@ -18,7 +18,6 @@ class FaultyNode(Protocol):
 
     def inject(self, *, listener: Told | None = None) -> None:
         """Replace what it was told; returns when it does so. Raises InvalidRequestError for what it refuses."""
-        ...
 
 
 class Fault:

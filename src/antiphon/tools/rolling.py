@@ -67,7 +67,6 @@ class Restarter(Protocol):
 
     def restart(self, node: NodeMeta, timeout_s: float) -> None:
         """Returns when it is on its way. Raises AntiphonError where it is clear that it will not come."""
-        ...
 
 
 # -- the plan -------------------------------------------------------------------------------------------------------

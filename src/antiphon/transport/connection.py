@@ -29,7 +29,6 @@ class EndOfTurn(Protocol):
 
     def for_connection(self, work: Callable[[], None]) -> None:
         """Run `work` when everything else of this turn is done."""
-        ...
 
 
 class Account(Protocol):
@@ -41,15 +40,12 @@ class Account(Protocol):
     @property
     def has_room(self) -> bool:
         """May it read more?"""
-        ...
 
     def add(self, change_bytes: int) -> None:
         """It holds so much more."""
-        ...
 
     def outgoing(self, size_bytes: int) -> None:
         """So much waits to be sent now."""
-        ...
 
 
 class Share(Protocol):
@@ -58,15 +54,12 @@ class Share(Protocol):
     @property
     def frames_at_once(self) -> int:
         """That may be handed over now."""
-        ...
 
     def took(self, frames: int) -> None:
         """So many were handed over in this turn."""
-        ...
 
     def when_turn(self, work: Callable[[], None]) -> None:
         """Run `work` when it is the connection's turn."""
-        ...
 
 
 class ConnectionOwner(Protocol):
@@ -74,19 +67,15 @@ class ConnectionOwner(Protocol):
 
     def connected(self, connection: "Connection") -> None:
         """The connection stands; called before anything else."""
-        ...
 
     def received(self, connection: "Connection", frame: Frame) -> None:
         """One frame arrived. An AntiphonError from here closes the connection."""
-        ...
 
     def drained(self, _connection: "Connection") -> None:
         """The connection was congested and is no more."""
-        ...
 
     def disconnected(self, _connection: "Connection", reason: Exception | None) -> None:
         """The connection is gone; nothing is called afterwards."""
-        ...
 
 
 class Connection(asyncio.Protocol):

@@ -20,7 +20,6 @@ class Work(Protocol):
 
     def run(self, seconds: float) -> Result:
         """Work for so long, then wait for what is under way."""
-        ...
 
 
 def histogram(took_us: Iterable[float] = ()) -> Any:

@@ -33,11 +33,9 @@ class Running(Protocol):
     @property
     def pids(self) -> Sequence[int]:
         """The servers' processes."""
-        ...
 
     def stop(self) -> None:
         """Stop the nodes and remove what they wrote."""
-        ...
 
 
 class Peer(Protocol):
@@ -59,11 +57,9 @@ class Peer(Protocol):
 
     def get(self, cache: Path) -> None:
         """Have its programs ready. Raises UnavailableError."""
-        ...
 
     def start(self) -> Running:
         """Start three nodes, and wait until they take work. Raises UnavailableError."""
-        ...
 
 
 class Processes:

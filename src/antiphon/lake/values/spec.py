@@ -22,19 +22,15 @@ class Format(Protocol):
 
     def spec(self, options: ValueOptions) -> ValueSpec:
         """The checked form of options that apply to the format. Raises InvalidRequestError naming the option."""
-        ...
 
     def fixed_columns(self, spec: ValueSpec) -> pa.Schema | None:
         """Columns of the values; None where the data says. Raises InvalidRequestError."""
-        ...
 
     def decoder(self, spec: ValueSpec, columns: pa.Schema) -> Decoder:
         """What decodes values into `columns`, or into those that the values' own schema has."""
-        ...
 
     def learnt(self, spec: ValueSpec, values: Sequence[bytes | None], source: str) -> ValueSpec:
         """With the schema that a sample of the source's values has, for formats whose `fixed_columns` may be None."""
-        ...
 
 
 def _functions(row: ValueFormat) -> Format:

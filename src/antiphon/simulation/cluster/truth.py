@@ -28,15 +28,12 @@ class LeavesLess(Protocol):
 
     def learn(self) -> None:
         """Take in what was committed since."""
-        ...
 
     def copied(self, truth: "ShardTruth") -> "LeavesLess":
         """The same of a copy of the log, or of its beginning."""
-        ...
 
     def check(self, header: BatchHeader, batch: Buffer, who: str) -> None:
         """Raise ViolationError unless this batch is what compaction may leave of what was committed."""
-        ...
 
 
 class ShardTruth:

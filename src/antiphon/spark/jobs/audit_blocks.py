@@ -54,15 +54,12 @@ class ReplicaLog(Protocol):
 
     def fetch(self, shard_id: int, offset: int) -> tuple[Fetched, memoryview]:
         """Whole batches from the one that holds `offset`."""
-        ...
 
     def fetch_ahead(self, shard_id: int, offset: int) -> None:
         """The same fetch is about to be made."""
-        ...
 
     def known_damage(self, shard_id: int) -> str | None:
         """What the node knows to be damaged of this replica, in its own words."""
-        ...
 
 
 class _Markers:

@@ -63,11 +63,9 @@ class LakeTable(Protocol):
 
     def files(self) -> list[str]:
         """URLs of its files."""
-        ...
 
     def write_epoch(self, frame: Any, query_id: str, epoch: int) -> bool:
         """Write a DataFrame once for each epoch; False: it had been written before."""
-        ...
 
     def read(self, spark: Any) -> Any:
         """The rows as a DataFrame."""

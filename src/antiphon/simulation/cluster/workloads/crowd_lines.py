@@ -27,15 +27,12 @@ class Line(Protocol):
     @property
     def is_over(self) -> bool:
         """Has the other side hung up, or this one?"""
-        ...
 
     async def ask(self, shard_id: int) -> bool:
         """Was a question answered, to which a shard that does not exist is as good as any?"""
-        ...
 
     async def close(self) -> None:
         """Hang up."""
-        ...
 
 
 class _HttpLine(asyncio.Protocol):
