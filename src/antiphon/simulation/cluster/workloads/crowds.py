@@ -99,7 +99,7 @@ class CrowdsWorkload(Workload):
         for number in range(ADDRESSES):
             self.crowds.append(Crowd(self, self.cluster.client_process(f"{self.name}-address-{number}")))
         self.spawn("director", self._direct)
-        self.spawn("owner", self.with_client(self._own))
+        self.spawn("owner", self._own)
         for number in range(DEMANDERS):
             self.spawn(
                 f"demander-{number}",
@@ -298,9 +298,9 @@ class CrowdsWorkload(Workload):
         self._owned.append(name)
         self.outcomes["demand-owned"] += 1
 
-    async def _own(self, db: "AsyncClient", process: "Process") -> None:
+    async def _own(self, process: "Process") -> None:
         """Make topics by request, whatever others have demanded, and ask for one that is there."""
-        draw, kafka = process.random, self._kafka(process)
+        draw, kafka, db = process.random, self._kafka(process), await self.connected()
         while not self.stopped:
             if len(self._owned) < OWNED_MAX and draw.random() < 0.1:
                 await self._make_owned(db)
@@ -313,6 +313,7 @@ class CrowdsWorkload(Workload):
             )
             await self.think(process)
         kafka.close()
+        await db.close()
 
 
 class Crowd:

@@ -1,8 +1,7 @@
 """Gets and puts of a table whose leaders serve reads under leases, by clients that are quick to hear of a new leader."""
 
 import asyncio
-import contextlib
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from antiphon.client.aio import AsyncClient
 from antiphon.errors import AntiphonError
@@ -42,25 +41,44 @@ class LeasedWorkload(TableWorkload):
 
     async def _work_with(self, db: AsyncClient, process: "Process", number: int) -> None:
         table, draw, serial = self.open_table(db, process), process.random, 0
-        versions: dict[str, int] = {}  # which its puts do not expect
         while not self.stopped:
             key = draw.choice(LEASED_KEYS)
             if number % WRITERS:
-                await self._get(table, number, key, versions)
+                await self._get_soon(table, number, key)
             else:
                 serial += 1
                 patience_s = draw.choice((LITTLE_S, LITTLE_S, PATIENCE_S))
                 await self._learn(db)
-                value = self._value(number, serial)
-                put = table.put(key, value, timeout_s=patience_s)
-                await self._write(number, key, "put", value, None, put, versions)
+                await self._put_soon(table, number, key, self._value(number, serial), patience_s)
                 await asyncio.sleep(draw.uniform(0.0, 0.02))
             await asyncio.sleep(draw.uniform(0.0, 0.01))
 
     async def _learn(self, db: AsyncClient) -> None:
-        with contextlib.suppress(AntiphonError, TimeoutError):
+        try:
             async with asyncio.timeout(PATIENCE_S):
                 await db.whole.refresh()
+        except (AntiphonError, TimeoutError):
+            return
+
+    async def _get_soon(self, table: Any, number: int, key: str) -> None:
+        invoked = self._now()
+        try:
+            row = await table.find(key, timeout_s=PATIENCE_S)
+        except AntiphonError:
+            return
+        result = None if row is None else (row.version.id, bytes(row.value))
+        self._note(number, key, "get", None, result, invoked, returned=True)
+
+    async def _put_soon(self, table: Any, number: int, key: str, value: bytes, patience_s: float) -> None:
+        invoked, argument = self._now(), (None, value)
+        self._pending[number] = (key, "put", argument, invoked)
+        try:
+            version = await table.put(key, value, timeout_s=patience_s)
+        except AntiphonError as error:
+            self.cluster.tell("put-failed", key, value, error.code)
+            self._note(number, key, "put", argument, None, invoked, returned=False)
+        else:
+            self._note(number, key, "put", argument, ("ok", version.id), invoked, returned=True)
 
     def check(self) -> None:
         """See `Workload`. Rows are never removed here, and versions rise: that says it where many outcomes are unknown."""

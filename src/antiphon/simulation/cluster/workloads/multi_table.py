@@ -7,6 +7,7 @@ what won over it. That all replicas come to the same table is checked when every
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from antiphon.client.connection import Connection, open_connection
+from antiphon.errors import AntiphonError
 from antiphon.model.requests import Delete, OpStatus, Put, TableGet, TableOp, TableWrite
 from antiphon.model.rows import Row, Version
 from antiphon.partition.multi_batches import identity
@@ -95,7 +96,7 @@ class MultiTableWorkload(Workload):
         node = 0
         while not self.stopped:
             serial += 1
-            with self.tells("multi-failed", node, count="multi-unknown"):
+            try:
                 if connection is None or connection.lost is not None or draw.random() < 0.1:
                     if connection is not None:
                         await connection.close()
@@ -104,6 +105,9 @@ class MultiTableWorkload(Workload):
                 await self._one(
                     connection, node, draw.choice(KEYS), b"%d-%d" % (number, serial), draw.random()
                 )
+            except AntiphonError as error:
+                self.outcomes["multi-unknown"] += 1
+                self.cluster.tell("multi-failed", node, error.code)
             await self.think(process)
         if connection is not None:
             await connection.close()

@@ -92,8 +92,8 @@ class RecordDeletes(KafkaWorkload):
         self._open_until = {partition: {} for partition in self.shard_ids}
         self._floors = {partition: [] for partition in self.shard_ids}
 
-    async def _work_with(self, db: "AsyncClient", process: "Process", _number: int) -> None:
-        client, draw = self.client(process), process.random
+    async def _work(self, process: "Process", _number: int) -> None:
+        client, draw, db = self.client(process), process.random, await self.connected()
         while not self.stopped:
             partition, kind = draw.choice(sorted(self.shard_ids)), draw.random()
             try:
@@ -111,6 +111,7 @@ class RecordDeletes(KafkaWorkload):
                 client.forget(TOPIC, partition)
             await self.think(process)
         client.close()
+        await db.close()
 
     def _highest(self, partition: int) -> int:
         """Nobody has asked for more to go."""
