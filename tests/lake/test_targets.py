@@ -10,16 +10,18 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from deltalake.exceptions import CommitFailedError
 from typer.testing import CliRunner
 
 from antiphon.cli.main import app
 from antiphon.errors import InvalidRequestError, TargetConflictError
+from antiphon.lake.targets import delta
 from antiphon.lake.targets import target as targets
 from antiphon.lake.targets.changes import last_changes, newer_than
 from antiphon.lake.targets.folder import Folder
 from antiphon.lake.targets.kinds import KINDS, options_of
 from antiphon.lake.targets.staged import DataFile, PartWriter, lake_schema
-from antiphon.lake.targets.target import MarkStep, Target, open_target
+from antiphon.lake.targets.target import COMMIT_TRIES, Compacted, MarkStep, Target, open_target
 
 SCHEMA = pa.schema([("_key", pa.binary()), ("_version", pa.int64()), ("name", pa.string())])
 Opener = Callable[[], Target]
@@ -132,6 +134,29 @@ def test_a_writer_that_comes_between_check_and_commit(
         with pytest.raises(TargetConflictError, match="another writer has moved q/0 to 9"):
             write(target, step)
     assert keys(opener()) == [b"k0"]
+
+
+@pytest.mark.parametrize("failures", [COMMIT_TRIES - 1, COMMIT_TRIES])
+def test_a_delta_commit_is_tried_again_and_not_for_ever(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failures: int
+) -> None:
+    target = open_target({"kind": "delta", "path": str(tmp_path / "lake")})
+    target.create(SCHEMA)
+    left = iter(range(failures))
+
+    def crowded(table: Any, target_bytes: int) -> dict[str, int]:
+        if next(left, None) is not None:
+            raise CommitFailedError("somebody else")
+        return {"numFilesRemoved": 2, "numFilesAdded": 1}
+
+    monkeypatch.setattr(delta, "_compacted", crowded)
+    if failures < COMMIT_TRIES:
+        assert target.compact(1_000) == Compacted(2, 1)
+    else:
+        with pytest.raises(TargetConflictError, match=f"came first {COMMIT_TRIES} times.*somebody else"):
+            target.compact(1_000)
+    assert next(left, None) is None, "each failure was met"
+    target.close()
 
 
 def test_marks_move_without_files_and_guard_each_other(opener: Opener) -> None:
