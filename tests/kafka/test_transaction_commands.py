@@ -42,6 +42,8 @@ def test_an_open_transaction_is_listed_described_and_aborted(served: Served) -> 
     assert "orders-1" in ask(served, "list")
     told = json.loads(ask(served, "describe", "orders-1", "--json"))
     assert told["partitions"] == ["t/0"]
+    text = ask(served, "describe", "orders-1").splitlines()
+    assert {"partitions: t/0", f"shards: {told['shards'][0]}", "state: Ongoing"} <= set(text)
     assert "fenced" in ask(served, "abort", "orders-1")
     with pytest.raises((FencedError, KafkaException)):
         writer.commit()

@@ -63,7 +63,7 @@ def describe(
         node, found = _one(db, name)
         topics = _partitions(db.metadata(), found)
     told = {**_plain(node, found), "partitions": topics}
-    lines = (f"{key}: {', '.join(v) if isinstance(v, list) else v}" for key, v in told.items())
+    lines = (f"{key}: {', '.join(map(str, v)) if isinstance(v, list) else v}" for key, v in told.items())
     say("\n".join(lines), told, as_json=common.as_json)
 
 

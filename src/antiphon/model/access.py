@@ -118,8 +118,6 @@ NO_CHANGE: Final = AccessDelta()
 class AccessBook:
     """A copy of all users, lists and quotas, kept up to date. `version` rises with each change.
 
-    `tables` has all three by the kind of what is in them.
-
     `is_known` is False at a node that was just started, until it hears of any metadata: there may be more than is in it.
     """
 
@@ -129,8 +127,12 @@ class AccessBook:
         self.users: dict[str, User] = {}
         self.acls: dict[str, Acl] = {}
         self.quotas: dict[str, Quota] = {}
-        self.tables: dict[str, dict[str, Any]] = {"user": self.users, "acl": self.acls, "quota": self.quotas}
         self._iterations: dict[str, tuple[int, list[int]]] = {}  # by mechanism: as of which version
+
+    @property
+    def tables(self) -> dict[str, dict[str, Any]]:
+        """All three by the kind of what is in them."""
+        return {"user": self.users, "acl": self.acls, "quota": self.quotas}
 
     def iterations(self, mechanism: str) -> list[int]:
         """With how many iterations users' passwords are kept, in order; looked for once in each version."""
