@@ -11,9 +11,10 @@ import pytest
 from tests.kafka.assignors.group import Group
 from tests.kafka.assignors.members import LIBRARIES
 from tests.kafka.assignors.ownership import GIVEN, TAKEN, Change, Places
+from tests.kafka.left_sockets import LEAVES_SOCKETS
 from tests.node.processes import Processes
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, LEAVES_SOCKETS]
 
 COOPERATIVE: Final = "cooperative-sticky"
 QUICK: Final = {("confluent-kafka", COOPERATIVE), ("kafka-python", "sticky"), ("aiokafka", "roundrobin")}

@@ -11,9 +11,10 @@ import pytest
 from antiphon.node.config import ConsumerGroups
 from tests.kafka.assignors.group import Group
 from tests.kafka.assignors.members import CONSUMER
+from tests.kafka.left_sockets import LEAVES_SOCKETS
 from tests.node.processes import Processes, eventually
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, LEAVES_SOCKETS]
 
 BEAT_MS: Final = 100
 CLASSIC_KIND, CONSUMER_KIND = ("CLASSIC", "STABLE"), ("CONSUMER", "STABLE")

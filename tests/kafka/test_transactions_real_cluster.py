@@ -13,10 +13,11 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from antiphon.kafka.topic_config import TRANSACTIONS_TABLE
 from antiphon.transactions.internal_table import shard_of_name
+from tests.kafka.left_sockets import LEAVES_SOCKETS
 from tests.kafka.transactional_clients import CLIENTS
 from tests.node.processes import Processes, eventually
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, LEAVES_SOCKETS]
 
 TOPICS = ("left", "right")
 WAIT_S = 40.0
