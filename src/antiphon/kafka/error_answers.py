@@ -64,10 +64,10 @@ def _required(kind: type[Message]) -> list[tuple[str, type[Message] | None]]:
 
 
 def _things(asked: Any, name: str) -> list[Any]:
-    """The list of this name in what was asked, or else the one that it has."""
+    """The list of this name in what was asked; the first one where none is called so."""
     fields = {field: getattr(asked, field) for field in asked.__struct_fields__}
     lists = {field: value for field, value in fields.items() if isinstance(value, list)}
-    return lists.get(name) or next(iter(lists.values()), [])
+    return lists[name] if name in lists else next(iter(lists.values()), [])
 
 
 def _api_versions(_: Any, __: int, error: int, ___: str | None) -> Message:
