@@ -4,9 +4,7 @@ import pytest
 
 from antiphon.invariants import InvariantError
 from antiphon.records.entry_id import EntryId
-from antiphon.replication.actions import (
-    ResetLog,
-)
+from antiphon.replication.actions import ResetLog
 from antiphon.replication.config import ReplicaConfig
 from antiphon.replication.messages import (
     Ack,

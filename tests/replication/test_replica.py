@@ -5,9 +5,7 @@ from typing import Any
 
 import pytest
 
-from antiphon.errors import (
-    ProtocolViolationError,
-)
+from antiphon.errors import ProtocolViolationError
 from antiphon.invariants import InvariantError
 from antiphon.records.entry_id import EMPTY, EntryId
 from antiphon.replication.actions import (

@@ -438,9 +438,15 @@ class TableEvaluator(AttributedPuts):
     def _apply_alone(self, large: Pending) -> None:
         state, end = self.state, large.end
         if large.prepared is not None:
-            place, indexed = (large.prepared, end, large.next_version_id), large.entries is not None
-            put = [(key, b"", b"") for key in large.changed] if large.unordered and state.ordered else ()
-            state.apply_prepared(*place, attributed=large.attributed, indexed=indexed, unordered=put)
+            puts = [(key, b"", b"") for key in large.changed] if large.unordered and state.ordered else ()
+            state.apply_prepared(
+                large.prepared,
+                end,
+                large.next_version_id,
+                attributed=large.attributed,
+                indexed=large.entries is not None,
+                unordered=puts,
+            )
         elif large.transaction is not None:
             state.apply_transaction(large.transaction, end, large.next_version_id)
         else:

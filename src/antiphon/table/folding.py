@@ -152,15 +152,16 @@ def _apply_stored(
     rows = kernels.stored(header, data, USER[0])
     if rows is None:
         return False
-    batch, unordered = state.batch(), []
+    batch = state.batch()
     put = batch.put
     for key, value in zip(rows.keys, rows.values, strict=True):
         if value is None:
             batch.delete(key)
         else:
             put(key, value)
+    effects: list[Effect] = []
     if state.ordered:
-        unordered = [(key[1:], value, b"") for key, value in zip(rows.keys, rows.values, strict=True)]
+        effects = [(key[1:], value, b"") for key, value in zip(rows.keys, rows.values, strict=True)]
     newest = max(state.next_version_id, rows.newest_id + 1)
-    state.apply_prepared(batch, end, newest, unordered=unordered)
+    state.apply_prepared(batch, end, newest, unordered=effects)
     return True

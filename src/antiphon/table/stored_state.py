@@ -8,9 +8,7 @@ import msgspec
 from antiphon.invariants import unreachable
 from antiphon.model.metadata import HASH_MAX
 from antiphon.records.attributes import Entry
-from antiphon.records.changes import (
-    Effect,
-)
+from antiphon.records.changes import Effect
 from antiphon.records.split_entries import Inherit, SplitEntry
 from antiphon.table import indexes, key_order, prepared_rows, session_rows
 from antiphon.table.effects import USER, USER_END, add_effects
