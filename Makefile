@@ -63,7 +63,7 @@ bench: setup ## measure this machine (docs/benchmarks.md keeps our figures)
 bench-peers: setup ## the same work on Antiphon and on Kafka, etcd, NATS, Oxia, with ratios (an hour): make bench-peers ARGS="--rows 'put/*'"
 	$(BIN)/python -m tests.peers.run $(ARGS)
 
-bench-scale: setup ## what things cost as they grow: shards, connections, log, table, replicas (half an hour, 35 GB of disk)
+bench-scale: setup ## what things cost as they grow: shards, connections, log, table, replicas (20 minutes, 35 GB of disk)
 	$(BIN)/python -m tests.scale.run $(ARGS)
 
 simulate: setup ## 2,000 seeds of whole simulated nodes (20 minutes or more): make simulate ARGS="--seeds 200"

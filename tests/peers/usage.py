@@ -90,12 +90,6 @@ def _cores() -> tuple[float, float]:
     return counted[3] + counted[4], sum(counted)
 
 
-def resident_bytes(pid: int) -> int:
-    """Memory of a process that is in use."""
-    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-    return int(next(line for line in lines if line.startswith("VmRSS")).split()[1]) * 1024
-
-
 def _written_bytes(pid: int) -> int:
     lines = Path(f"/proc/{pid}/io").read_text().splitlines()
     return int(next(line for line in lines if line.startswith("write_bytes")).split()[1])

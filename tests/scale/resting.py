@@ -1,13 +1,14 @@
 """What the nodes of a cluster use while nobody asks anything, and how long clients' writes take."""
 
-import asyncio
 import os
 import time
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
+from antiphon.tools.bench.cluster import calls
 from antiphon.tools.local_cluster import LocalCluster
-from tests.peers.usage import Usage, resident_bytes
+from antiphon.tools.processes import memory_bytes
+from tests.peers.usage import Usage
 
 Figures = dict[str, float]
 """Of one size of one axis, by name."""
@@ -32,31 +33,18 @@ def at_rest(cluster: LocalCluster) -> Figures:
 
 def memory_mib(cluster: LocalCluster) -> float:
     """Of the largest node."""
-    return round(max(resident_bytes(node.pid) for node in cluster.nodes.values()) / MIB, 1)
+    return round(max(memory_bytes(node.pid) for node in cluster.nodes.values()) / MIB, 1)
 
 
 async def timed(call: Callable[[int], Awaitable[Any]], in_flight: int, seconds: float) -> Figures:
     """Do `call(number)` for so long, so many at a time: the rate a second, and how long one took, in ms."""
-    took_s: list[float] = []
     began = time.perf_counter()
-    end = began + seconds
-    numbers = iter(range(1 << 40))
-
-    async def worker() -> None:
-        for number in numbers:
-            started = time.perf_counter()
-            if started > end:
-                return
-            await call(number)
-            took_s.append(time.perf_counter() - started)
-
-    await asyncio.gather(*(worker() for _ in range(in_flight)))
-    rate = len(took_s) / (time.perf_counter() - began)
-    took_s.sort()
+    took_ns = await calls(lambda worker, count: call(worker + count * in_flight), in_flight, seconds)
+    rate = len(took_ns) / (time.perf_counter() - began)
     return {
         "rate": round(rate),
-        "p50_ms": round(took_s[len(took_s) // 2] * 1000, 2),
-        "p99_ms": round(took_s[len(took_s) * 99 // 100] * 1000, 2),
+        "p50_ms": round(took_ns[len(took_ns) // 2] / 1e6, 2),
+        "p99_ms": round(took_ns[len(took_ns) * 99 // 100] / 1e6, 2),
     }
 
 

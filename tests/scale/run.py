@@ -3,7 +3,7 @@
     python -m tests.scale.run [AXIS...] [--seconds S] [--largest N] [--out FOLDER]
 
 FOLDER gets `scale.json` (all figures, with the machine), `scale.md` (a table for each axis) and `scale.png`. All of it takes
-about half an hour, and 35 GB of disk for the longest log.
+about 20 minutes, and 35 GB of disk for the longest log.
 """
 
 import argparse
